@@ -2,7 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Two test processes on two cores: BLAS, OpenMP and numba threads of their own would only wait for each other.
+# Three test processes on two cores, because some tests wait for processes and sockets; BLAS, OpenMP and numba
+# threads of their own would only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -52,7 +53,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow and not paper and not pages"
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 3 -m "not slow and not paper and not pages"
 
 # Without a browser every test is skipped with a sentence: apt-get install chromium gives one.
 pages: $(VENV)/.pages

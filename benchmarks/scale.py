@@ -106,7 +106,7 @@ def traffic(n: int = 1_000_000) -> dict:
 
 def warm(*, seed: int, folder: str, workers: int, repeat: int) -> int:
     """A trial that ends when every worker has run a small audit, so that all of them are ready."""
-    from sottovoce_papers.sweep_targets import audit_trial
+    from sottovoce_papers.sweep import audit_trial
 
     audit_trial(seed=seed, graph="florentine", runs=500)
     (Path(folder) / str(os.getpid())).touch()
@@ -122,7 +122,7 @@ def audits(trials: int = 64, runs: int = 400_000, rounds: int = 2) -> dict:
     A worker has one thread.
     """
     from sottovoce.runners.sweep import grid, sweep
-    from sottovoce_papers.sweep_targets import audit_trial
+    from sottovoce_papers.sweep import audit_trial
 
     def seconds(function, points, folder: str, jobs: int) -> float:
         begin = time.perf_counter()
@@ -164,7 +164,7 @@ def start() -> dict:
         seconds_by_backend["cluster, 2 ranks"] = time.perf_counter() - begin
     for backend, module in (("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")):
         code = (
-            "import tempfile\nfrom sottovoce_papers.sweep_targets import *\n"
+            "import tempfile\nfrom sottovoce_papers.sweep import *\n"
             "from sottovoce.runners.sweep import *\nif __name__ == '__main__':\n"
             "    sweep(audit_trial, grid(graph=['path:3'], runs=[200], repeat=range(2)), tempfile.mkdtemp(), "
             f"jobs=2, backend={backend!r})"

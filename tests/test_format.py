@@ -12,7 +12,7 @@ from sottovoce.accounting import wording
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.cli.output import console, table
-from sottovoce.report.page import value_text
+from sottovoce.report.rendering import value_text
 from sottovoce.report.sections import Table
 
 BOUNDS = [quantity for quantity in ROUNDING if quantity != "value"]

@@ -36,10 +36,7 @@ run.program(0, Records(np.ones((2, 1)), np.zeros(0))).begin()
 
 @pytest.mark.parametrize(
     ("program", "heavy"),
-    [
-        ("import sottovoce, sottovoce.attacks, sottovoce.privacy", HEAVY | {"scipy"}),
-        (AVERAGING_PEER, HEAVY),
-    ],
+    [("import sottovoce, sottovoce.attacks, sottovoce.privacy", HEAVY | {"scipy"}), (AVERAGING_PEER, HEAVY)],
     ids=["the package", "a peer that averages"],
 )
 def test_importing_imports_nothing_heavy(program, heavy):

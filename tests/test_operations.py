@@ -188,6 +188,7 @@ def test_the_image_builds_the_package_from_what_it_copies(tmp_path):
     tracked = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
     assert tracked <= set(names)
     assert {"sottovoce/templates/consortium/draft.toml", "sottovoce/py.typed"} <= set(names)
+    assert {"sottovoce/cli/templates/commands.toml", "sottovoce/report/templates/report.html"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "](docs/" not in metadata  # the readme has absolute links
 

@@ -28,8 +28,8 @@ from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.planfile.training import load_training
 from sottovoce.runners import Cluster
-from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.run import run, run_on_ranks
+from sottovoce.runners.stopping import EarlyStopping
 from sottovoce.sklearn import PrivateLasso, PrivateLogisticRegression, PrivateRidge
 
 DELTA = 1e-5
@@ -59,7 +59,7 @@ SITES = {
     "sottovoce/peers/agreed_run.py:AgreedRun.program": CHARGED,
     "sottovoce/integrations/flower.py:ClientSide.__init__": CHARGED,
     "sottovoce/estimators/fitting.py:fit": CHARGED,
-    "sottovoce/estimators/own_loop.py:make_private": CHARGED,
+    "sottovoce/integrations/own_loop.py:make_private": CHARGED,
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit": CHARGED,
     "sottovoce/planfile/schema.py:NoiseSection.source": HANDED_ON,
     "sottovoce/integrations/flower.py:noise_of": HANDED_ON,
@@ -79,6 +79,7 @@ SITES = {
     "sottovoce/noise/samplers.py:RecordedNoise.slack": SAMPLER,
     "sottovoce/mechanisms/noisy_max.py:NoisyMaxMechanism._noisy": SAMPLER,
     "sottovoce/advice/usefulness.py:_run": SIMULATED,
+    "sottovoce/advice/usefulness.py:answer_error": SIMULATED,
     "sottovoce/planfile/training.py:_score_name": SIMULATED,
     "sottovoce/attacks/membership.py:train_models": SIMULATED,
     "sottovoce_papers/extensions/convex_audits.py:_networks.steps": SIMULATED,
@@ -98,6 +99,7 @@ RUNS = {
     "sottovoce/cli/average.py:average",
     "sottovoce/estimators/fitting.py:fit",
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit",
+    "sottovoce/models/prepared.py:PreparedFit.run",
     "sottovoce/planfile/training.py:run_training",
 }
 # charged nothing: the noise is always simulated (tests/sottovoce_papers/test_sweep_command.py, tests/demo)
@@ -299,7 +301,7 @@ WAYS = {
     "sottovoce/runners/run.py:run_on_ranks": [(on_one_rank, "user", 1)],
     "sottovoce/cli/average.py:average": [(average, "user", 1)],
     "sottovoce/estimators/fitting.py:fit": [(fit, "user", 1)],
-    "sottovoce/estimators/own_loop.py:make_private": [
+    "sottovoce/integrations/own_loop.py:make_private": [
         (lambda: own_loop("complete:4"), "add-remove", 1),
         (lambda: own_loop(None), "add-remove", 1),
     ],
@@ -325,7 +327,9 @@ def test_each_way_is_tested():
     inner = {
         f"sottovoce/runners/run.py:PlanRun.{part}" for part in ("__init__", "_hosted_algorithm", "advance")
     }
-    assert set(WAYS) == RUNS | {site for site, why in SITES.items() if why == CHARGED} - inner
+    inner.add("sottovoce/models/prepared.py:PreparedFit.run")  # of `fit` and `run_training`
+    charged = {site for site, why in SITES.items() if why == CHARGED}
+    assert set(WAYS) == (RUNS | charged) - inner
 
 
 def expected(plan, view):
@@ -425,6 +429,7 @@ def fails(*arguments):
         ({"start": np.zeros((7, 7, 7))}, InvalidInput),
         ({"population": "q"}, sv.errors.ConfigError),
         ({"checkpoint": "file"}, sv.errors.ConfigError),
+        ({"checkpoint": "file/below"}, sv.errors.SottovoceError),
     ],
 )
 def test_a_call_that_fails_without_noise_costs_nothing(options, error, machine, draws):

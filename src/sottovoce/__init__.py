@@ -20,9 +20,9 @@ _NAMES = dict.fromkeys([*_PACKAGES.split(), "report", "runners", "sklearn"], "")
     "advise": "advice",
     "compare": "advice",
     "fit": "estimators.fitting",
-    "load_model": "models.saved",
+    "load_model": "models.fitted",
     "load_plan": "planfile.read",
-    "make_private": "estimators.own_loop",
+    "make_private": "integrations.own_loop",
     "save_plan": "planfile.write",
 }
 __all__ = ["__version__", *_NAMES]

@@ -72,11 +72,7 @@ def rounded(
 
 
 def significant(value: float, quantity: Quantity = "value", digits: int = 4) -> str:
-    """Return a number with so many significant digits, without trailing zeros.
-
-    >>> significant(4.377171, "epsilon", 6), significant(2.0), significant(0.000123456, "lower bound", 2)
-    ('4.37718', '2', '0.00012')
-    """
+    """Return a number with so many significant digits, without trailing zeros."""
     if not math.isfinite(value):
         return number(value)
     return f"{float(rounded(value, quantity, digits=digits)):.{digits}g}"
@@ -114,33 +110,21 @@ def fine(value: object, quantity: Quantity = "value") -> str:
 
 
 def fixed(value: object, quantity: Quantity = "value") -> str:
-    """Return a number with three decimals, for columns of numbers that a reader compares.
-
-    >>> fixed(1.0), fixed(0.12345, "epsilon"), fixed(2e-5), fixed(7), fixed(12345.6), fixed(None)
-    ('1.000', '0.124', '2e-05', '7', '12,346', '–')
-    """
+    """Return a number with three decimals, for columns of numbers that a reader compares."""
     if isinstance(value, float) and math.isfinite(value) and quantity not in _SET:
         return _three_decimals(float(value), quantity)
     return number(value, quantity)
 
 
 def percent(share: float, quantity: Quantity = "value", places: int = 2) -> str:
-    """Return a share between 0 and 1, such as an accuracy, in percent.
-
-    >>> percent(0.93456), percent(0.5548, "best guess", 0)
-    ('93.46 %', '56 %')
-    """
+    """Return a share between 0 and 1, such as an accuracy, in percent."""
     if not math.isfinite(share):
         return number(share)
     return f"{100 * rounded(share, quantity, places=places + 2):.{places}f} %"
 
 
 def compared(value: float, limit: float, quantity: Quantity = "epsilon") -> tuple[str, str]:
-    """Return a bound and its limit with the digits that show which is larger.
-
-    >>> compared(1.9996, 2.0), compared(2.0000001, 2.0), compared(1.23456, 1.2346)
-    (('2', '2'), ('2.001', '2'), ('1.2346', '1.2346'))
-    """
+    """Return a bound and its limit with the digits that show which is larger."""
     texts = number(value, quantity), number(limit, "limit")
     digits = 4
     while math.isfinite(value + limit) and (value <= limit) != (_read(texts[0]) <= _read(texts[1])):

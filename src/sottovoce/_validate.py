@@ -105,7 +105,8 @@ def rows(values: object, n: int, name: str = "values", *, finite: bool = True) -
         array = array[:, None]
     if array.ndim != 2 or array.shape[0] != n:
         raise InvalidInput(f"{name} must have one row per node ({n}), got shape {array.shape}.")
-    if finite and not np.isfinite(array).all():
+    # squares do not cancel, so a finite sum of them needs no second look; that of finite numbers may overflow
+    if finite and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise InvalidInput(f"{name} must be finite, but row {bad} holds NaN or infinity.")
     return array

@@ -7,7 +7,6 @@ recovers the trade-off of central DP-SGD up to logarithms.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,14 +32,13 @@ def amplification(
     quick: bool = False, *, sizes: tuple[int, ...] = (64, 256, 1024, 4096), visits: int = 20
 ) -> Result:
     """Return network over local loss of a walk of ``visits * n`` hops, at order 2 and sigma^2 = visits."""
-    started = time.perf_counter()
     rows = []
     for n in sizes[:2] if quick else sizes:
         network = float(walk_loss(complete_passage(n, visits * n), ALPHA, math.sqrt(visits))[0])
         local = visits * ALPHA / (2 * visits)  # every expected visit in full
         rows.append({"n": n, "network": network, "local": local, "printed": math.log(n) ** 2 / n})
     config = {"visits": visits, "alpha": ALPHA}
-    return result("walk-amplification", started, config, history=rows, metrics={"sizes": len(rows)})
+    return result("walk-amplification", config, history=rows, metrics={"sizes": len(rows)})
 
 
 def amplification_table(record: dict[str, Any]) -> ResultTable:
@@ -91,7 +89,6 @@ LOCAL_QUICK = LocalConfig(
 
 def against_local(quick: bool = False, **options: Any) -> Result:
     """Return accuracies of a walk at a network DP budget, one at a local DP budget, and central DP-SGD."""
-    started = time.perf_counter()
     config = replace(LOCAL_QUICK if quick else LocalConfig(), **options)
     n, data = config.users, prepared(config.seed)
     chosen = np.random.default_rng(config.seed).permutation(data.n)[:n]
@@ -123,7 +120,7 @@ def against_local(quick: bool = False, **options: Any) -> Result:
             row = {"loss": loss, "method": name, "noise_multiplier": z, "learning_rate": rate}
             rows.append({**row, "accuracies": values})
     metrics = {"losses": len(config.losses)}
-    return result("walk-vs-local", started, config, history=rows, metrics=metrics, seed=config.seed)
+    return result("walk-vs-local", config, history=rows, metrics=metrics, seed=config.seed)
 
 
 def _walk_sigma(n: int, hops: int, loss: float) -> float:
@@ -165,9 +162,8 @@ def plot_local(record: dict[str, Any]) -> Any:
     with drawing.figure_of() as (figure, (axes,)):
         for k, name in enumerate(dict.fromkeys(r["method"] for r in record["history"])):
             line = [r for r in record["history"] if r["method"] == name]
-            spreads = [drawing.spread_of([100 * a for a in r["accuracies"]]) for r in line]
-            bars = [[s[1] for s in spreads], [s[2] for s in spreads]]
-            drawing.error_bars(axes, [r["loss"] for r in line], [s[0] for s in spreads], bars, k, name)
+            percent = [[100 * a for a in r["accuracies"]] for r in line]
+            drawing.medians(axes, [r["loss"] for r in line], percent, k, name)
         drawing.names(
             axes, "Rényi loss of order 2", "test accuracy (%)", "houses: median, least and most", xscale="log"
         )
@@ -176,15 +172,7 @@ def plot_local(record: dict[str, Any]) -> Any:
 
 EXPERIMENTS = {
     "walk-amplification": Experiment(
-        "Network over local loss of a random walk, against ln^2 n / n",
-        "Bellet 2023 (talk); Cyffers, Bellet 2022", amplification, plot_amplification,
-        table=amplification_table, held=amplification_held,
-        claim="Limited views amplify privacy by a factor of order ln^2 n / n.",
+        amplification, plot_amplification, amplification_table, amplification_held
     ),
-    "walk-vs-local": Experiment(
-        "Network DP-SGD by a walk against local and central DP-SGD",
-        "Bellet 2023 (talk); Cyffers, Bellet 2022", against_local, plot_local, table=local_table,
-        held=local_held, config=LocalConfig,
-        claim="Network DP-SGD significantly amplifies privacy guarantees compared with local DP-SGD.",
-    ),
-}  # fmt: skip
+    "walk-vs-local": Experiment(against_local, plot_local, local_table, local_held, config=LocalConfig),
+}

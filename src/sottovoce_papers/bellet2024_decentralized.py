@@ -17,7 +17,6 @@ walk against Theorem 1's formula (6) of gossip, neither of which is a bound of w
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,10 +33,8 @@ from sottovoce.protocols import Gossip
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
-from sottovoce_papers.muffliato2022.losses import by_distance
+from sottovoce_papers.muffliato2022.losses import add_by_distance, by_distance
 from sottovoce_papers.registry import Experiment, ResultTable, pick
-
-TALK = "Bellet 2024 (talk), El Mrini, Cyffers, Bellet 2024"
 
 # ---- nodes, from gossip (figures 1 to 3) -----------------------------------------------------------------
 
@@ -46,7 +43,6 @@ def geometric(
     quick: bool = False, *, n: int = 50, radius: float = 0.2, attacker: int = 0, seed: int = 1
 ) -> Result:
     """Figure 1: one geometric graph, nodes known to one attacker after 1, 2, ... rounds."""
-    started = time.perf_counter()
     if quick:
         n, radius = 20, 0.4
     network = graphs.geometric(n, radius, np.random.default_rng(seed))
@@ -57,7 +53,7 @@ def geometric(
         "count": {str(r): len(nodes) for r, nodes in known.items()},
         "nodes": {str(r): k for r, k in known.items()},
     }
-    return result("attack-geometric", started, config, metrics=metrics, seed=seed)
+    return result("attack-geometric", config, metrics=metrics, seed=seed)
 
 
 def erdos_renyi(
@@ -71,7 +67,6 @@ def erdos_renyi(
     seed: int = 0,
 ) -> Result:
     """Figure 2: average share of nodes reconstructed over random graphs, for 1, 2, 3 attackers."""
-    started = time.perf_counter()
     if quick:
         sizes, probabilities, graphs, rounds = (12, 20), (0.3, 0.5), 4, (2, 3)
     rng = np.random.default_rng(seed)
@@ -94,12 +89,11 @@ def erdos_renyi(
     }
     config = {"sizes": sizes, "probabilities": probabilities, "graphs": graphs, "rounds": rounds}
     metrics = {"mean_share": by_attackers}
-    return result("attack-erdos-renyi", started, config, metrics=metrics, history=history, seed=seed)
+    return result("attack-erdos-renyi", config, metrics=metrics, history=history, seed=seed)
 
 
 def ego414(quick: bool = False, *, rounds: int = 10) -> Result:
     """Figure 3: the friendship graph around Facebook user 414; every node as the attacker."""
-    started = time.perf_counter()
     network, rounds = (graphs.karate(), 3) if quick else (ego_414(), rounds)
     by_each = reconstructed_by_each(Gossip(network, rounds))
     counts = [len(nodes) for nodes in by_each]
@@ -114,7 +108,7 @@ def ego414(quick: bool = False, *, rounds: int = 10) -> Result:
         "best_reconstructs": by_each[best],
         "degrees": network.degrees,
     }
-    return result("attack-ego414", started, config, metrics=metrics)
+    return result("attack-ego414", config, metrics=metrics)
 
 
 def ego_414() -> Network:
@@ -249,7 +243,6 @@ def line_cifar10(
     """Figure 4, above: CIFAR-10 pictures, softmax regression, learning rate 1e-4, some draws of pictures."""
     from sottovoce.attacks.inputs import attack_softmax
 
-    started = time.perf_counter()
     nodes, data, repeats = (10, "digits", 2) if quick else (nodes, "cifar10", repeats)
 
     def attacked(rng: np.random.Generator) -> tuple[np.ndarray, Any]:
@@ -260,7 +253,7 @@ def line_cifar10(
         )  # fmt: skip
 
     config = {"nodes": nodes, "data": data, "steps": steps or nodes, "rate": rate, "noise": noise}
-    return _line("attack-line-cifar10", config, attacked, repeats, seed, started)
+    return _line("attack-line-cifar10", config, attacked, repeats, seed)
 
 
 def line_mnist(
@@ -270,7 +263,6 @@ def line_mnist(
     """Figure 4, below: MNIST pictures, a convolutional network, learning rate 1e-6, gradients searched."""
     from sottovoce.attacks.inputs import attack_network
 
-    started = time.perf_counter()
     nodes, data, iterations, repeats = (
         (5, "digits", 60, 2) if quick else (nodes, "mnist", iterations, repeats)
     )
@@ -285,12 +277,12 @@ def line_mnist(
     config = {
         "nodes": nodes, "data": data, "steps": nodes, "rate": rate, "iterations": iterations, "tv": tv,
     }  # fmt: skip
-    return _line("attack-line-mnist", config, attacked, repeats, seed, started)
+    return _line("attack-line-mnist", config, attacked, repeats, seed)
 
 
 def _line(
     name: str, config: dict[str, Any], attacked: Callable[[np.random.Generator], tuple[np.ndarray, Any]],
-    repeats: int, seed: int, started: float,
+    repeats: int, seed: int,
 ) -> Result:  # fmt: skip
     """Attack ``repeats`` draws of pictures; everything of the first is kept, of the others their scores.
 
@@ -311,7 +303,7 @@ def _line(
         rows.append({**row, "better_than_grey": better, "success": success})
     metrics = first.to_dict() | {"pictures": _thumbnails(images, first.inputs)}
     parts = {"outputs": {"images": images, "reconstructed": first.inputs}, "metrics": metrics}
-    return result(name, started, {**config, "repeats": repeats}, history=rows, seed=seed, **parts)
+    return result(name, {**config, "repeats": repeats}, history=rows, seed=seed, **parts)
 
 
 def florentine(
@@ -321,7 +313,6 @@ def florentine(
     """Figure 5: every Florentine family as attacker, averaged over draws of pictures, one row per family."""
     from sottovoce.attacks.inputs import attack_softmax
 
-    started = time.perf_counter()
     data, repeats = ("digits", 1) if quick else ("cifar10", repeats)
     network = graphs.florentine()
     rng = np.random.default_rng(seed)
@@ -338,7 +329,7 @@ def florentine(
     rows = [_family(network.node_name(v), draws) for v, draws in enumerate(attacks)]
     config = {"data": data, "rate": rate, "steps": steps, "repeats": repeats, "noise": noise}
     metrics = {"example": {"attacker": example, "pictures": pictured}}
-    return result("attack-florentine", started, config, metrics=metrics, history=rows, seed=seed)
+    return result("attack-florentine", config, metrics=metrics, history=rows, seed=seed)
 
 
 def _family(name: Any, draws: list[Any]) -> dict[str, Any]:
@@ -495,7 +486,6 @@ def averaging(
     Gossip adds noise of variance s^2 once and keeps s^2 / n of it; a walk of T hops adds v in every hop and
     keeps v / T of it, so v = s^2 T / n. Losses are in units of gossip's local loss.
     """
-    started = time.perf_counter()
     if quick:
         n, visits, draws, observers = 16, 3, 1, 2
     rng = np.random.default_rng(seed)
@@ -519,23 +509,17 @@ def averaging(
             walk = protocols.Walk(network, hops, rng, final_public=True)
             for v in who:
                 # per unit of the walk's noise; the same noise in the result makes it kept * T times gossip's
-                _add_by_distance(losses["walk"], network, v, walk.view(v).leakage() / (hops * remaining))
+                add_by_distance(losses["walk"], network, v, walk.view(v).leakage() / (hops * remaining))
         for v in who:
             exact = protocols.Gossip(network, rounds).view(v).leakage()
             for method, loss in zip(METHODS[1:], (exact, *(table[:, v] for table in printed)), strict=True):
-                _add_by_distance(losses[method], network, v, loss)
+                add_by_distance(losses[method], network, v, loss)
         by_graph[name] = {"n": network.n, "rounds": rounds, "hops": hops}
         for method, by in losses.items():
             mean = float(np.mean([x for values in by.values() for x in values]))
             by_graph[name][method] = {**by_distance(by), "mean": mean}
     config = {"n": n, "visits": visits, "draws": draws, "seed": seed}
-    return result("walk-vs-gossip-averaging", started, config, metrics=by_graph, seed=seed)
-
-
-def _add_by_distance(losses: dict[int, list[float]], network: Any, observer: int, loss: np.ndarray) -> None:
-    for u, far in enumerate(network.distances_from(observer).tolist()):
-        if u != observer:
-            losses.setdefault(int(far), []).append(float(loss[u]))
+    return result("walk-vs-gossip-averaging", config, metrics=by_graph, seed=seed)
 
 
 def averaging_table(record: dict[str, Any]) -> ResultTable:
@@ -575,40 +559,11 @@ def plot_averaging(record: dict[str, Any]) -> Any:
 
 
 EXPERIMENTS = {
-    "attack-line-cifar10": Experiment(
-        "Pictures back from descent on a line of 31, softmax regression", f"{TALK}, figure 4", line_cifar10,
-        plot_line, table=line_table, held=line_held,
-        claim="The attacker at one end recovers inputs of nodes far away.",
-    ),
-    "attack-line-mnist": Experiment(
-        "Pictures back from descent on a line of 31, convolutional net", f"{TALK}, figure 4", line_mnist,
-        plot_line, table=line_table, held=line_held,
-        claim="With a convolutional network too, by a search for the input of each gradient.",
-    ),
-    "attack-florentine": Experiment(
-        "Success rate of every Florentine family as attacker", f"{TALK}, figure 5", florentine,
-        plot_florentine, table=florentine_table, held=florentine_held,
-        claim="The success rate depends on where the attacker sits.",
-    ),
-    "attack-geometric": Experiment(
-        "Nodes reconstructed on a geometric graph, round by round", f"{TALK}, figure 1", geometric,
-        plot_geometric, table=geometric_table, held=geometric_held,
-        claim="Without noise reconstruction spreads from the attacker with the rounds of gossip.",
-    ),
-    "attack-erdos-renyi": Experiment(
-        "Share reconstructed on Erdős-Rényi graphs, 1 to 3 attackers", f"{TALK}, figure 2", erdos_renyi,
-        plot_shares, table=shares_table, held=shares_held,
-        claim="A few attackers reconstruct a large share of a random graph; more attackers, more nodes.",
-    ),
-    "attack-ego414": Experiment(
-        "Every node of Facebook ego graph 414 as attacker", f"{TALK}, figure 3", ego414,
-        plot_ego, table=ego_table, held=ego_held,
-        claim="On a real friendship graph what a node reconstructs depends on where it sits.",
-    ),
-    "walk-vs-gossip-averaging": Experiment(
-        "Walk against gossip for averaging: loss by distance at equal utility",
-        "Bellet 2024 (talk on walks)", averaging, plot_averaging, table=averaging_table,
-        held=averaging_held,
-        claim="At the same utility a walk incurs a smaller loss than gossip for close enough nodes.",
-    ),
-}  # fmt: skip
+    "attack-line-cifar10": Experiment(line_cifar10, plot_line, line_table, line_held),
+    "attack-line-mnist": Experiment(line_mnist, plot_line, line_table, line_held),
+    "attack-florentine": Experiment(florentine, plot_florentine, florentine_table, florentine_held),
+    "attack-geometric": Experiment(geometric, plot_geometric, geometric_table, geometric_held),
+    "attack-erdos-renyi": Experiment(erdos_renyi, plot_shares, shares_table, shares_held),
+    "attack-ego414": Experiment(ego414, plot_ego, ego_table, ego_held),
+    "walk-vs-gossip-averaging": Experiment(averaging, plot_averaging, averaging_table, averaging_held),
+}

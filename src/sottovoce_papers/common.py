@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -15,11 +16,28 @@ import numpy as np
 
 from sottovoce._io import atomic_write
 from sottovoce.runners.base import Result, provenance_now
-from sottovoce.runners.sweep import write_trial
+from sottovoce.runners.sweep import Trial, write_trial
 from sottovoce_papers import drawing
 
 MACHINE = ("processor", "instructions", "threads", "torch")  # what `made_here` says of the computer
 SIMULATED = "simulation: reproducible, not protective"  # the noise, in the provenance of results and trials
+
+
+# How an experiment has its trials run: the function of one trial and the trials in, their values out.
+Spread = Callable[[Callable[..., Any], Sequence[Trial]], list[Any]]
+
+
+def in_turn(function: Callable[..., Any], trials: Sequence[Trial]) -> list[Any]:
+    """Run the trials of an experiment one after the other in this process, and write no files."""
+    return [function(**trial.options) for trial in trials]
+
+
+def run_cells(
+    spread: Spread, function: Callable[..., Any], cells: Sequence[Sequence[Trial]]
+) -> list[list[Any]]:
+    """Run the trials of all cells of a table as one list, and return their values cell by cell."""
+    values = iter(spread(function, [trial for cell in cells for trial in cell]))
+    return [[next(values) for _ in cell] for cell in cells]
 
 
 def accuracy_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -30,16 +48,16 @@ def accuracy_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def result(
-    name: str, started: float, config: Any, *, metrics: Mapping[str, Any] | None = None,
+    name: str, config: Any, *, metrics: Mapping[str, Any] | None = None,
     history: Sequence[Mapping[str, Any]] = (), outputs: Mapping[str, Any] | None = None, **provenance: Any,
 ) -> Result:  # fmt: skip
-    """Return the result of an experiment that started at ``started``; ``config`` may be its dataclass."""
+    """Return the result of an experiment; ``config`` may be its dataclass. `registry` adds its seconds."""
     options = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
-    came = made_here(started, **provenance)
+    came = made_here(**provenance)
     return Result(name, options, outputs or {}, metrics or {}, history, provenance=came)
 
 
-def made_here(started: float, **more: Any) -> dict[str, Any]:
+def made_here(started: float | None = None, **more: Any) -> dict[str, Any]:
     """Return the provenance of a record: versions, seconds since ``started``, processor and threads.
 
     The last bit of a sum depends on the processor and the threads; where steps follow the sign of a gradient,
@@ -52,7 +70,7 @@ def made_here(started: float, **more: Any) -> dict[str, Any]:
     if torch := sys.modules.get("torch"):
         instructions = torch.backends.cpu.get_cpu_capability()
         machine |= {"torch": str(torch.__version__), "instructions": instructions}
-    return provenance_now(started, **machine, **more)
+    return provenance_now(time.perf_counter() if started is None else started, **machine, **more)
 
 
 @cache
@@ -70,6 +88,11 @@ def trial_costs(cells: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, Any]:
     """Return how many trials the cells have, and their seconds, for the provenance of a result."""
     seconds = [trial["provenance"]["seconds"] for trials in cells for trial in trials]
     return {"trials": len(seconds), "trial_seconds": round(sum(seconds), 1)}
+
+
+def fitted_power(n: Sequence[float], errors: Sequence[float]) -> float:
+    """Return the power of ``n`` with which errors fall, by least squares of logarithms."""
+    return float(np.polyfit(np.log(n), np.log(errors), 1)[0])
 
 
 def curve_of(runs: Any) -> dict[str, np.ndarray]:

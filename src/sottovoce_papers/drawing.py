@@ -221,10 +221,11 @@ def names(panel: Any, xlabel: str, ylabel: str, title: str = "", *, legend: bool
         panel.legend(labelcolor=INK)  # moves out of the panel when the figure is done, if it covers anything
 
 
-def spread_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median of some values, and how far the extremes lie below and above it."""
-    middle = float(np.median(values))
-    return middle, middle - float(np.min(values)), float(np.max(values)) - middle
+def medians(panel: Any, x: Any, groups: Sequence[Sequence[float]], k: int, label: str) -> None:
+    """Draw the median of each group of values, with bars to its least and its most."""
+    middle = np.array([np.median(values) for values in groups])
+    down, up = (middle - [min(v) for v in groups], [max(v) for v in groups] - middle)
+    error_bars(panel, x, middle, [down, up], k, label)
 
 
 def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known: Sequence[int]) -> None:

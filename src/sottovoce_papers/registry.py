@@ -1,16 +1,19 @@
 """How an experiment is found, what it takes, and how its record becomes a table.
 
-Every module in `MODULES` defines ``EXPERIMENTS``. `paper_index` says which table or figure of which source
-each of them is. `meaning` says what an option means, for `sottovoce reproduce NAME --help`: a name means the
-same in every experiment, but for those that `OWN` lists.
+Every module in `MODULES` defines ``EXPERIMENTS``. Their titles and claims, which table or figure of which
+source each of them is, and what their options mean stand in ``experiments.toml``.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import time
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache, wraps
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -104,16 +107,9 @@ class Option(NamedTuple):
         return values if self.many else values[0]
 
 
-def _float(word: str) -> float:
-    value = float(word)
-    if math.isnan(value):
-        raise ValueError(word)
-    return value
-
-
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 _READ: dict[str, Callable[[str], Any]]
-_READ = {"int": int, "float": _float, "bool": lambda word: _TRUTH[word.lower()]}
+_READ = {"int": int, "float": float, "bool": lambda word: _TRUTH[word.lower()]}
 
 
 @dataclass(frozen=True)
@@ -125,14 +121,14 @@ class Experiment:
     whether a result bears the claim out, None if it does not decide. ``config`` is the dataclass of options.
     """
 
-    title: str
-    paper: str  # which paper, and which table or figure of it
     run: Callable[..., Result]
     plot: Callable[[dict[str, Any]], Any] | None = None
     table: Callable[[dict[str, Any]], ResultTable] | None = None
-    claim: str = ""
     held: Callable[[dict[str, Any]], bool | None] | None = None
     config: type | None = None
+    title: str = ""
+    paper: str = ""  # which paper, and which table or figure of it
+    claim: str = ""
 
     @property
     def own(self) -> bool:
@@ -151,8 +147,30 @@ def registry() -> dict[str, Experiment]:
     """Return every experiment by name, sorted."""
     experiments: dict[str, Experiment] = {}
     for module in MODULES:
-        experiments.update(importlib.import_module(f"{__package__}.{module}").EXPERIMENTS)
-    return dict(sorted(experiments.items()))
+        experiments |= importlib.import_module(f"{__package__}.{module}").EXPERIMENTS
+    words = texts()["experiments"]
+    return {
+        name: replace(one, run=_timed(one.run), **words[name]) for name, one in sorted(experiments.items())
+    }
+
+
+def _timed(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Return the function with the seconds it takes in the provenance of its result."""
+
+    @wraps(run)
+    def timed(*args: Any, **options: Any) -> Result:
+        started = time.perf_counter()
+        result = run(*args, **options)
+        seconds = round(time.perf_counter() - started, 3)
+        return replace(result, provenance={**result.provenance, "seconds": seconds})
+
+    return timed
+
+
+@cache
+def texts() -> dict[str, Any]:
+    """Return titles and claims of experiments, tables and figures of sources, and meanings of options."""
+    return tomllib.loads((files(__package__) / "experiments.toml").read_text(encoding="utf-8"))
 
 
 def find(name: str) -> Experiment:
@@ -184,106 +202,6 @@ def _option(name: str, annotation: str, default: Any) -> Option:
     return Option(name, default, kind, "tuple[" in annotation)
 
 
-MEANINGS: dict[str, str] = {
-    "against": "who must not learn more: outsiders, one, three, tree, local, central",
-    "agents": "number of agents",
-    "algorithms": "which algorithms are audited",
-    "alpha": "order of the Rényi loss",
-    "attacker": "the node that attacks",
-    "attackers": "how many nodes attack together",
-    "central_steps": "steps of central DP-SGD",
-    "clip_norm": "bound on the norm of one gradient",
-    "clips": "bounds on a gradient, tried in turn",
-    "confidence": "of all lower bounds together",
-    "data": "which data sets",
-    "delta": "delta of the budget",
-    "density": "edges of an Erdős-Rényi graph, in ln n / n",
-    "device": "where a network trains: cpu, or cuda",
-    "dim": "number of parameters",
-    "dimension": "of the hypercube, which has 2^dimension nodes",
-    "draws": "random graphs, or walks, averaged over",
-    "egos": "which Facebook ego graphs",
-    "epochs": "passes of training on public data",
-    "epsilon": "privacy budget; inf is no privacy",
-    "epsilons": "privacy budgets, one curve over them",
-    "example": "the node whose reconstructions are shown",
-    "fiedler": "connectivity: 1, 0.7, 0.39 or 0.06; all without it",
-    "gammas": "step parameters of ADMM, tried in turn",
-    "gossip_steps": "gradient steps of gossip",
-    "graphs": "random graphs per setting",
-    "greedy": "numbers of greedy steps, tried in turn",
-    "iterations": "of the search for an input",
-    "keep": "folder where finished cells are kept, to go on after a stop",
-    "l1": "weight of the l1 penalty",
-    "l2": "weight of the l2 penalty",
-    "learning_rate": "step size",
-    "learning_rates": "step sizes, tried in turn",
-    "level": "chance that any bound is wrong",
-    "losses": "privacy losses at which methods are compared",
-    "batch_size": "records per step",
-    "batches": "shares of the records per step, tried in turn",
-    "mean_mu": "mean privacy loss (Gaussian mu) of all methods",
-    "members": "numbers of members",
-    "method": "central, dsgd, dsgt, dinno; all without it",
-    "models": "trained models per side",
-    "n": "number of nodes",
-    "nodes": "length of the line",
-    "noise": "standard deviation of noise in the messages",
-    "noise_multiplier": "noise over the sensitivity",
-    "noise_std": "standard deviation of the noise",
-    "noises": "standard deviations of the noise",
-    "numbers": "how many numbers are averaged",
-    "observers": "nodes whose view is taken, per graph",
-    "passes": "passes over the data",
-    "pretrain": "public records to start from",
-    "probabilities": "edge probabilities",
-    "radius": "nodes closer than this are joined (unit square)",
-    "randomized_sizes": "numbers of nodes for randomized gossip",
-    "rate": "learning rate of the attacked descent",
-    "rates": "shares of the nodes that are silent",
-    "records": "number of records",
-    "relaxation": "step of the fixed-point iteration, 0 to 1",
-    "relaxations": "steps of the iteration, tried in turn",
-    "repeats": "draws of pictures",
-    "results": "folder with one file per trial; what is there is not run again",
-    "rounds": "rounds of gossip",
-    "runs": "repetitions, of which median and extremes are shown",
-    "scale": "of the second feature over the first",
-    "seed": "of all random numbers",
-    "settings": "printed (the paper's), tuned, or both",
-    "share": "of the records in one batch",
-    "short_rounds": "gossip cut short at these many rounds",
-    "shown": "test records",
-    "side": "of the grid",
-    "sizes": "numbers of nodes or records",
-    "skew": "how data are dealt out: 0 alike, 1 own classes only",
-    "skip": "leave out trials that are not stored",
-    "steps": "number of steps",
-    "stored": "a file of what was tried, instead of trying it",
-    "strong_convexity": "of the strongly convex problem",
-    "support": "non-zero entries of the true vector",
-    "tau": "contraction of the operator",
-    "trials": "per cell, each with its own seed",
-    "tv": "weight of total variation in the search",
-    "users": "number of users",
-    "visits": "visits per user",
-}
-OWN: dict[tuple[str, str], str] = {
-    ("attack-line-cifar10", "steps"): "observed steps of descent; without it as many as the attack needs",
-    ("audit-table5", "epsilon"): "nominal epsilon, to be refuted",
-    ("bayrooti2023-tuning", "results"): "folder with what was tried; what is there is not run again",
-    ("convex-audits", "runs"): "runs per side of every audit",
-    ("dpcd-electricity", "records"): "number of records; all without it",
-    ("dpcd-electricity", "steps"): "step sizes relative to 1 / smoothness, tried in turn",
-    ("dpgcd-dorothea", "steps"): "step sizes relative to 1 / smoothness, tried in turn",
-    ("dpgcd-madelon", "steps"): "step sizes relative to 1 / smoothness, tried in turn",
-    ("muffliato-rate", "records"): "records per node",
-    ("muffliato-utility", "epsilon"): "mean Rényi loss of all rows",
-    ("secure-sum-network", "method"): "consensus, masked",
-    ("walk-vs-gossip", "density"): "edges of the Erdős-Rényi graph, in ln n / n",
-}
-
-
 def meaning(experiment: str, option: str) -> str:
     """Return what an option of an experiment means; nothing for one that no line describes.
 
@@ -294,4 +212,5 @@ def meaning(experiment: str, option: str) -> str:
     >>> meaning("dpcd-electricity", "steps") == meaning("dpsgd-rates", "steps")
     False
     """
-    return OWN.get((experiment, option), MEANINGS.get(option, ""))
+    own: dict[str, str] = texts()["own"].get(experiment, {})
+    return own.get(option) or str(texts()["options"].get(option, ""))

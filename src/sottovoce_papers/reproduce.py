@@ -18,7 +18,7 @@ from sottovoce.runners.sweep import sweep
 from sottovoce_papers.common import MACHINE, commit, differences
 from sottovoce_papers.paper_index import ITEMS, lasted, stored_results
 from sottovoce_papers.registry import find, meaning, options_of, registry
-from sottovoce_papers.sweep_targets import has_trials, takes_seed
+from sottovoce_papers.sweep import has_trials, takes_seed
 
 RESULTS = Path("docs/results")  # where a checkout keeps results
 ROWS = 150  # of a table are printed; the record and the report have all

@@ -14,6 +14,8 @@ import sottovoce as sv
 from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice.candidates import averaging_candidates, guarantee_against, plan_for
 from sottovoce.advice.comparison import compare
+from sottovoce.advice.suggestions import suggestions
+from sottovoce.advice.usefulness import answer_error
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Tree
 
@@ -158,13 +160,34 @@ def test_twelve_hospitals(tmp_path):
     assert abs(accuracy - row.use.score.mean) <= max(2 * row.use.score.half, 0.04)
     named = {path.name for path in advice.save(tmp_path)}
     assert named == {"advice.json", "front.svg", "plan.toml", "agreement-draft.toml"}
-    assert advice.reasons.startswith("It meets epsilon 2 against any one member.")
+    assert advice.reasons.startswith("It meets epsilon 2 at delta 1e-05 against any one member.")
 
 
 def test_hiding_a_member_among_twelve_suggests_to_hide_a_record():
     advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=60, compute="logistic", features=8, hide="member")
     assert advice.recommended is None
     assert advice.suggestions[0].what == "hide"
+
+
+@pytest.mark.parametrize("protocol", ["masked", "gossip:4"])
+def test_a_suggestion_to_hide_a_record_is_what_its_plan_gives(protocol):
+    """By hand: 2 x 100 times less noise than for a whole member, and the same bias."""
+    budget = sv.Budget(1.0, 1e-5, view="network")
+    plan = sv.PrivateAveraging.for_budget(
+        protocol, network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5
+    )
+    sd, bias, _ = answer_error(plan)
+    (hide,) = [each for each in suggestions(plan, budget) if each.what == "hide"]
+    assert f"with 100 records each: ± {math.hypot(sd / 200, bias):.3g} (" in hide.sentence
+
+
+def test_gossip_is_said_to_end_with_noise_and_bias():
+    options = {"epsilon": 8.0, "delta": 1e-5, "records": 100, "silent": "go on"}
+    gossip, masked = sv.advise("ring:6", **options), sv.advise(6, epsilon=8.0, delta=1e-5, records=100)
+    row = gossip.recommended
+    assert row.use.bias > 0
+    assert f"± {row.use.off:.3g} (noise and largest bias)" in gossip.reasons
+    assert "(one standard deviation)" in masked.reasons
 
 
 def test_a_linear_model_is_judged_in_the_unit_of_its_target():
@@ -176,7 +199,7 @@ def test_a_linear_model_is_judged_in_the_unit_of_its_target():
     assert 5 < score.best <= score.mean < score.chance < 25
 
 
-def test_a_network_is_accounted_without_data():
+def test_a_network_is_accounted_without_data(tmp_path):
     pytest.importorskip("torch")
     options = {"epsilon": 4.0, "delta": 1e-5, "records": 300, "compute": "net"}
     advice = sv.advise(4, model="mlp:inputs=8:hidden=4:classes=3", **options)
@@ -185,6 +208,11 @@ def test_a_network_is_accounted_without_data():
     assert row.use.score is None
     assert row.use.signal_to_noise > 10
     assert "nothing was simulated" in advice.simulated_on
+    assert "give public records as a sample for a score" in advice.reasons
+    assert "standard deviation" not in advice.reasons
+    drawn = advice.plot(tmp_path / "front.svg").read_text()
+    assert "noise over the largest possible signal" in drawn
+    assert "share of wrong answers" not in drawn
     model = {"name": "mlp", "options": {"inputs": 8, "hidden": 4, "classes": 3}}
     assert tomllib.loads(sv.advice.files.plan_file(advice.requirements, row))["model"] == model
     draft = tomllib.loads(sv.advice.files.agreement_draft(advice.requirements, row))["model"]
@@ -380,17 +408,18 @@ def test_drafts_become_agreements_with_the_same_privacy_cost(tmp_path, masks):
         (([(0, 1), (2, 3)],), "connected"),
         ((nx.disjoint_union(nx.path_graph(3), nx.path_graph(2)),), "connected"),
         (("path:1",), "two"),
+        (("anyone",), "a number of members alone means"),
         ((object(),), "members must be a number, pairs"),
-        ((5, {"records": [3, 1, 4, -1, 5]}), "records"),
+        ((5, {"records": [3, 1, 4, 0, 5]}), "leave members without records out"),
         ((5, {"delta": 0.0}), "delta"),
-        ((5, {"epsilon": 0.0}), "epsilon"),
+        ((5, {"epsilon": 0.0}), "1 is usual"),
         ((5, {"records": -3}), "records"),
-        ((5, {"records": [1, 2]}), "one number per member"),
-        ((5, {"colluders": 5}), "cannot all collude"),
+        ((5, {"records": [1, 2]}), "one number alone is for all"),
+        ((5, {"colluders": 5}), "take at most 4"),
         ((5, {"view": "mallory"}), "view must be"),
         ((5, {"hide": "patient"}), "hide must be"),
         ((5, {"compute": "median"}), "compute must be"),
-        ((5, {"compute": "logistic"}), "needs features"),
+        ((5, {"compute": "logistic"}), "or a public sample"),
         ((5, {"values": (1, 0)}), "first end is the smaller"),
         ((5, {"compute": "net"}), "model="),
         ((5, {"features": 3}), "features are for linear models"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 import sottovoce as sv
 from sottovoce.algorithms import (
@@ -162,131 +163,33 @@ PATH = (0, 1, 2, 3, 3, 2)
 SMOOTH = (0.3, 0.5, 0.2)
 
 
-def one_holder(bad: Any = None) -> Shards:
-    """All records in one part; the first may be made bad."""
-    data = shards(each=M // N)
+def spoiled(each: int, bad: Any, rows: int, parts: int = N) -> Shards:
+    """Users, or one holder of all records, the first rows made bad."""
+    data = shards(each=each)
     X = data.X.copy()
     if bad is not None:
-        X[0] = bad
-    return Shards(X, data.y, np.array([0, M]))
+        X[:rows] = bad
+    return Shards(X, data.y, data.offsets if parts == N else np.array([0, len(X)]))
+
+
+def one_holder(bad: Any = None) -> Shards:
+    """All records in one part; the first may be made bad."""
+    return spoiled(M // N, bad, 1, parts=1)
 
 
 def users(bad: Any = None) -> Shards:
     """Four users; all records of the one that holds the token first, or of user 0, may be made bad."""
-    data = shards(each=5)
-    X = data.X.copy()
-    if bad is not None:
-        X[:5] = bad
-    return Shards(X, data.y, data.offsets)
+    return spoiled(5, bad, 5)
 
 
 def one_record(bad: Any = None) -> Shards:
     """Four users; one record of user 0 may be made bad."""
-    data = shards(each=5)
-    X = data.X.copy()
-    if bad is not None:
-        X[0] = bad
-    return Shards(X, data.y, data.offsets)
-
-
-def plain_newton(data: Shards, mechanism: Any) -> np.ndarray:
-    """One step for the moments, five by their inverse over the curvature 1/4; the mean of the last two."""
-    X, y, w, iterates = data.X, data.y, np.zeros(P), []
-    moments = X.T @ X / len(y) + 0.5e-9 * 2.0**2 * np.eye(P)  # the margin, over the squared feature norm
-    for _ in range(STEPS - 1):
-        w = w - 4 * np.linalg.solve(moments, slopes(X, y, w).mean(axis=0))
-        iterates.append(w)
-    return np.mean(iterates[-2:], axis=0)
+    return spoiled(5, bad, 1)
 
 
 def slopes(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Gradients of the logistic losses, one row per record."""
     return (-y / (1 + np.exp(y * (X @ w))))[:, None] * X
-
-
-def prox_loss(X: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """argmin of the mean squared loss (1/2 each) plus |w - v|^2 / 2, by its normal equations."""
-    return np.linalg.solve(X.T @ X / len(y) + np.eye(P), X.T @ y / len(y) + v)
-
-
-def plain_dp_sgd(data: Shards, mechanism: Any) -> np.ndarray:
-    w = np.zeros(P)
-    for _ in range(STEPS):
-        w = w - RATE * slopes(data.X, data.y, w).mean(axis=0)
-    return w
-
-
-def plain_dp_cd(data: Shards, mechanism: Any) -> np.ndarray:
-    w = np.zeros(P)
-    for k in range(STEPS):
-        (j,) = mechanism.chosen(k)  # public
-        w[j] -= slopes(data.X, data.y, w).mean(axis=0)[j] / SMOOTH[j]
-    return w
-
-
-def plain_dp_gcd(data: Shards, mechanism: Any) -> np.ndarray:
-    w = np.zeros(P)
-    for _ in range(STEPS):
-        g = slopes(data.X, data.y, w).mean(axis=0)
-        j = int(np.argmax(np.abs(g) / np.sqrt(SMOOTH)))
-        w[j] -= g[j] / SMOOTH[j]
-    return w
-
-
-def plain_admm(data: Shards, mechanism: Any) -> np.ndarray:
-    u, z = np.zeros((M, P)), np.zeros(P)
-    for _ in range(STEPS):
-        for i in range(M):
-            u[i] += prox_loss(data.X[i : i + 1], data.y[i : i + 1], 2 * z - u[i]) - z
-        z = u.mean(axis=0)
-    return z
-
-
-def plain_federated(data: Shards, mechanism: Any) -> np.ndarray:
-    u, z = np.zeros((N, P)), np.zeros(P)
-    for _ in range(STEPS):
-        u = u + np.array([prox_loss(*data.user(i), 2 * z - u[i]) - z for i in range(N)])
-        z = u.mean(axis=0)
-    return z
-
-
-def plain_token(data: Shards, mechanism: Any) -> np.ndarray:
-    u, z = np.zeros((N, P)), np.zeros(P)
-    for k in range(STEPS):
-        i = mechanism.holder(k)
-        move = prox_loss(*data.user(i), 2 * z - u[i]) - z
-        u[i] += move
-        z = z + move / N
-    return z
-
-
-def plain_walk(data: Shards, mechanism: Any) -> np.ndarray:
-    w = np.zeros(P)
-    for holder in PATH:
-        w = w - RATE * slopes(*data.user(holder), w).mean(axis=0)
-    return w
-
-
-def plain_secret(data: Shards, mechanism: Any) -> np.ndarray:
-    w, (holder,) = np.zeros(P), mechanism.first()
-    for k in range(STEPS):
-        w = w - RATE * slopes(*data.user(int(holder)), w).mean(axis=0)
-        holder = mechanism.next(int(holder), k, 0)
-    return w
-
-
-def plain_one_round(data: Shards, mechanism: Any) -> np.ndarray:
-    theta = np.zeros((N, P))
-    for _ in range(STEPS):
-        theta = W @ (theta - RATE * gradient(theta, data))
-    return theta
-
-
-def plain_iteration(data: Shards, mechanism: Any) -> np.ndarray:
-    u = np.zeros(P)
-    for _ in range(STEPS):
-        u = u + 0.5 * (contraction(u[None], data)[0] - u)
-    return u
 
 
 def contraction(u: np.ndarray, data: Shards) -> np.ndarray:
@@ -305,15 +208,11 @@ def values(bad: Any = None) -> np.ndarray:
     return rows
 
 
-def plain_gossip(data: np.ndarray, mechanism: Any) -> np.ndarray:
-    return W @ W @ data
-
-
 @dataclass(frozen=True)
 class Other:
     """An algorithm outside the four agents and one gradient: what it is made of, and its units.
 
-    ``scale`` times a difference of first messages is a difference of first releases; ``noise`` is one that
+    ``scale`` times a difference of what `sent` gives is a difference of first releases; ``noise`` is one that
     protects, ``std`` the deviation of what leaves, where it is not the release's own.
     """
 
@@ -321,7 +220,6 @@ class Other:
     make: Callable[..., Any]
     options: dict[str, Any]
     data: Callable[..., Shards]
-    plain: Callable[[Shards, Any], np.ndarray]
     scale: Callable[[Any, Any], float]
     noise: float
     coef: str = "coef"
@@ -333,7 +231,6 @@ class Other:
     first_name: str = "objective"
     clip_name: str | None = "clip_norm"
     stepwise: bool = True  # whether it takes a number of steps
-    loose: float | None = math.inf  # a clip that clips nothing
     takes_nan: bool = False  # values that are no numbers count as none instead of being refused
     path: bool = False  # whether a path names the agents
 
@@ -347,17 +244,13 @@ class Other:
             settings.setdefault(self.clip_name, settings.pop("clip_norm", self.clip_norm))
         return self.make(**{self.first_name: model, **settings})
 
-    def unclipped(self, **changes: Any) -> Any:
-        """Return the plan without noise and, where it clips, without a clip."""
-        return self.plan(0.0, **({} if self.clip_name is None else {"clip_norm": self.loose}), **changes)
-
     def __repr__(self) -> str:
         return self.name
 
 
 def _coordinate(plan: Any, mechanism: Any) -> float:
-    (j,) = mechanism.chosen(0)
-    return M / (plan.clip_norm * np.sqrt(SMOOTH[j] / sum(SMOOTH)))
+    (j,) = mechanism.chosen(0, 1)
+    return SMOOTH[j] * M / (plan.clip_norm * np.sqrt(SMOOTH[j] / sum(SMOOTH)))
 
 
 def unscaled(plan: Any, mechanism: Any) -> float:
@@ -368,30 +261,50 @@ HOLDER = {"records": M}
 ADMM = {"gamma": 1.0}
 NETWORK = {"network": RING, "learning_rate": RATE, "adjacency": "user"}
 OTHERS = [
-    Other("averaging", sv.PrivateAveraging, {"dim": P}, values, plain_gossip, unscaled, 2.0, coef="rows",
+    Other("averaging", sv.PrivateAveraging, {"dim": P}, values, unscaled, 2.0, coef="rows",
           first=sv.protocols.Gossip(RING, 2), first_name="protocol", clip_name="radius", stepwise=False,
-          loose=1e9, takes_nan=True),
-    Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, plain_dp_sgd, unscaled, 2.0),
-    Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, plain_dp_cd,
-          _coordinate, 3.0),
-    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, plain_dp_gcd, unscaled, 20.0),
-    Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, plain_admm, unscaled, 0.2, squared=True),
+          takes_nan=True),
+    Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, unscaled, 2.0),
+    Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, _coordinate, 3.0),
+    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, unscaled, 20.0),
+    Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, unscaled, 0.2, squared=True),
     Other("fixed-point", FixedPoint,
-          {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder, plain_iteration,
+          {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder,
           lambda p, s: 2.0, 0.2, coef="blocks", first=contraction, first_name="operator", clip_name=None),
-    Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, plain_walk, lambda p, s: 1 / RATE, 2.0,
+    Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, lambda p, s: 1 / RATE, 2.0, path=True),
+    Other("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, lambda p, s: 1 / RATE, 2.0,
           path=True),
-    Other("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, plain_secret,
-          lambda p, s: 1 / RATE, 2.0, path=True),
-    Other("token-admm", TokenADMM, {**ADMM, "users": N}, users, plain_token, lambda p, s: 2 * N, 2.0,
-          squared=True, path=True),
-    Other("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, plain_federated,
-          unscaled, 2.0, squared=True),
-    Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, plain_one_round, lambda p, s: 1 / RATE,
-          2.0, coef="rows", std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
+    Other("token-admm", TokenADMM, {**ADMM, "users": N}, users, lambda p, s: 2 * N, 2.0, squared=True,
+          path=True),
+    Other("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, unscaled, 2.0,
+          squared=True),
+    Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, lambda p, s: 1 / RATE, 2.0, coef="rows",
+          std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
     Other("consensus-newton", ConsensusNewton,
           {"network": RING, "protocol": "tree", "sizes": (5,) * N, "feature_norm": 2.0}, one_record,
-          plain_newton, unscaled, 2.0),
-    Other("mafalda", Mafalda, NETWORK, users, plain_one_round, lambda p, s: 1 / RATE, 2.0, coef="rows",
+          unscaled, 2.0),
+    Other("mafalda", Mafalda, NETWORK, users, lambda p, s: 1 / RATE, 2.0, coef="rows",
           std=lambda p: p.clip_norm * 2.0 * correlation(p).sens * abs(correlation(p).inverse[0, 0])),
 ]  # fmt: skip
+
+
+def prox_squared(v, x, y, step):
+    """Return prox of (1/2)(x.w - y)^2 at ``v``."""
+    return v - x * (step * (x @ v - y) / (1.0 + step * (x @ x)))
+
+
+def prox_squared_batch(v, X, y, step):
+    """Return prox of (1/2m)|Xw - y|^2 at ``v``: solve (I + step X'X/m) w = v + step X'y/m."""
+    m = len(y)
+    return np.linalg.solve(np.eye(len(v)) + (step / m) * (X.T @ X), v + (step / m) * (X.T @ y))
+
+
+def prox_logistic(v, x, y, step):
+    """Return prox of ln(1 + exp(-y x.w)) at ``v``; the margin m solves m = y x.v + step |x|^2 / (1 + e^m)."""
+    start, reach = y * float(x @ v), step * float(x @ x)
+
+    def pull(m):
+        return 1.0 / (1.0 + math.exp(min(m, 700.0)))
+
+    m = brentq(lambda m: m - start - reach * pull(m), start, start + reach, xtol=1e-15, rtol=1e-15)
+    return v + (step * y * pull(m)) * x

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.algorithms.cases import prox_logistic, prox_squared_batch
 from tests.algorithms.toys import admm_problem
 
 import sottovoce as sv
@@ -12,8 +13,6 @@ from sottovoce.algorithms import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.errors import InvalidInput, NotAGuarantee
 from sottovoce.mechanisms.admm_kernels import prox_rows, record_moves
 from sottovoce.objectives import GLM, clip_rows
-
-from .proximal import prox_logistic, prox_squared_batch
 
 
 def test_kernels_equal_the_maps_in_numpy():

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.mechanisms.toys import Spy
 
 import sottovoce as sv
 from sottovoce.algorithms.averaging import noise_in_result
@@ -75,6 +76,40 @@ def test_invalid_averaging_options_are_refused(call, words):
         call()
 
 
+STAR = sv.graphs.star(6, weights="row_stochastic")
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        Gossip(STAR, 50),
+        FreshNoiseGossip(STAR, 9, 0.1),
+        Walk(STAR, 4, path=[0, 1, 0, 2]),
+        "gossip:5",
+        "walk:9",
+    ],
+    ids=lambda p: p if isinstance(p, str) else p.name,
+)
+def test_weights_that_do_not_keep_the_mean_are_refused(protocol):
+    """Gossip over them ends at another number, a fifth of the range from the mean if only the hub differs."""
+    with pytest.raises(InvalidInput, match="do not keep the mean; take metropolis weights"):
+        sv.PrivateAveraging(protocol, network=STAR, noise_std=1.0, radius=0.5)
+    learning = {"steps": 2, "sizes": [9] * 6, "batch_size": 3, "clip_norm": 1.0, "noise_multiplier": 1.0}
+    plan = sv.algorithms.DPDSGD(sv.objectives.GLM(dim=2), Gossip(STAR, 1), **learning)
+    assert plan.privacy("local").label == "ldp"  # learning over them is allowed
+
+
+@pytest.mark.parametrize("radius", [0.25, 0.5, 4.0])
+def test_theoretical_rounds_depend_on_noise_over_radius(radius):
+    """Values in a ball of radius 1/2 are within 1/2 of its center: the 1/4 of values in [0, 1]."""
+    grid = sv.graphs.grid(4, 4)
+    plan = sv.PrivateAveraging(grid, noise_std=0.2 * radius, radius=radius)
+    assert plan.protocol.rounds == sv.protocols.rounds_for(grid, noise_std=0.1) == 17
+    values = np.where(np.arange(16) % 4 < 2, -radius, radius)  # as far from their mean as can be
+    rows = plan.protocol.apply(values)
+    assert np.mean((rows - values.mean()) ** 2) / 2 <= 3 * plan.noise_std**2 / 16
+
+
 def test_node_the_token_never_reached_releases_nothing():
     """Its raw row once stood in the result, without noise."""
     walk = Walk(sv.graphs.path(3), 2, path=[2, 1])
@@ -89,29 +124,13 @@ def test_node_the_token_never_reached_releases_nothing():
     assert released.privacy("central", observer=0).mu == pytest.approx(1 / math.sqrt(2))
 
 
-class Rounding:
-    """A protective source with a large slack, which keeps the values it perturbs."""
-
-    protective = True
-
-    def __init__(self):
-        self.values = []
-
-    def slack(self, dim, std=1.0):
-        return 0.25 * std
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        self.values.append(np.array(values))
-        return np.array(values)
-
-
 @pytest.mark.parametrize(
     "protocol", [Walk(sv.graphs.path(3), 4, path=[0, 1, 2, 1]), Gossip(sv.graphs.path(3), 1)]
 )
 def test_rounding_slack_shrinks_the_ball(protocol):
-    noise = Rounding()
+    noise = Spy(slack=lambda dim, std: 0.25 * std, protective=True)
     sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), noise)
-    assert max(np.abs(values).max() for values in noise.values) == 0.75
+    assert max(np.abs(values).max() for _, values, _ in noise.seen) == 0.75
 
 
 def test_protective_fresh_noise_needs_the_width_that_is_accounted():

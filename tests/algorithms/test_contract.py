@@ -13,12 +13,14 @@ from dp_accounting.pld import pld_privacy_accountant
 from scipy.stats import kstest
 from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, STEPS, N, P, shards
 from tests.algorithms.toys import check_resumed
+from tests.mechanisms.toys import Spy
 from torch import nn
 
 from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import ReleaseMismatch, SottovoceError
+from sottovoce.mechanisms import random_walk
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives.nets.objective import NetObjective
@@ -60,28 +62,12 @@ def hosted(plan, data, seed=7):
     return algorithm_of(plan, data, RunRandomness(SimulatedNoise(seed), batches=seed, start_seed=seed))
 
 
-class Spy:
-    """A noise source that adds nothing and keeps (values, std) of every release."""
-
-    protective = False
-
-    def __init__(self):
-        self.seen = []
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        self.seen.append((np.array(values), np.broadcast_to(std, len(values))))
-        return np.array(values)
-
-    def slack(self, dim, std=1.0):
-        return 0.0
-
-
 def spied(plan, data, steps=None, theta=None):
     """What each release would be without noise, over the first steps."""
     spy = Spy()
     algorithm, _ = algorithm_of(plan, data, RunRandomness(spy, batches=3, start_seed=0), start=theta)
     run_stacked(algorithm, plan.schedule, plan.steps if steps is None else steps)
-    return spy.seen
+    return [(values, std) for _, values, std in spy.seen]
 
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
@@ -281,17 +267,6 @@ def quiet(case, **changes):
     return case.plan(0.0, **{**shared(case), **changes})
 
 
-@others()
-def test_other_algorithms_without_noise_and_clip_are_the_plain_algorithms(case):
-    plan = case.unclipped(**shared(case))
-    random = RunRandomness(SimulatedNoise(7), batches=7, start_seed=7)
-    actual = plan.run(case.data(), random).outputs[case.coef]
-    _, mechanism = hosted(plan, case.data())
-    expected = case.plain(case.data(), mechanism)
-    assert np.abs(expected).max() > 0.05
-    np.testing.assert_allclose(actual.reshape(expected.shape), expected, rtol=0, atol=1e-9)
-
-
 def differing(case, option):
     """The plan of a case with another number; the plan itself where it has no such option."""
     if option == "noise":
@@ -405,13 +380,35 @@ def test_common_state_and_slices_equal_the_stacked_run(case, kind):
         np.testing.assert_allclose(part.output(own), whole.output(state)[agents], rtol=0, atol=close)
 
 
-BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
+WITHOUT_MESSAGES = ("dp-cd", "dp-gcd", "admm", "secret walk", "token-admm")
 
 
-def test_algorithms_with_a_compiled_block():
-    """Each is compared with single steps beside its algorithm; a new one does not pass unseen."""
+def test_algorithms_with_a_block():
+    """Each is compared with single steps or numpy beside its algorithm; a new one does not pass unseen."""
     blocks = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
-    assert {name for name, block in blocks.items() if block is not None} == set(BLOCKS)
+    assert {name for name, block in blocks.items() if block is not None} == {"dp-sgd", *WITHOUT_MESSAGES}
+
+
+@pytest.mark.parametrize("case", [case for case in OTHERS if case.name in WITHOUT_MESSAGES], ids=repr)
+@pytest.mark.parametrize("every", [1, 4])
+def test_stretches_of_any_length_give_the_same_states(case, every, monkeypatch):
+    """Over the edges of the chunks in which random numbers are drawn, too."""
+    monkeypatch.setattr(random_walk, "_NUMBERS", 3 * P)
+    plan, data = case.plan(case.noise), case.data()
+    whole, parts = (
+        run_stacked(hosted(plan, data)[0], plan.schedule, plan.steps, every=length)
+        for length in (plan.steps, every)
+    )
+    assert same(whole, parts)
+
+
+def sent(case, algorithm):
+    """The message of the first step, or the rows after it, from zero, where rows are not exchanged."""
+    state = algorithm.init()
+    if case.name in WITHOUT_MESSAGES:
+        rows = algorithm.output(algorithm.block(state, 0, 1))
+        return rows.sum(axis=1) if case.name == "dp-cd" else rows  # one coordinate has moved
+    return algorithm.message(state, 0)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +428,7 @@ def test_one_change_moves_a_release_of_other_algorithms_by_at_most_the_sensitivi
         rows = []
         for value in (against, bad):
             algorithm, mechanism = hosted(plan, case.data(value))
-            rows.append(algorithm.message(algorithm.init(), 0) * case.scale(plan, mechanism))
+            rows.append(sent(case, algorithm) * case.scale(plan, mechanism))
         worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
     (release, *_) = case.plan(case.noise).releases(case.place)
     assert np.isfinite(worst)
@@ -454,7 +451,7 @@ def test_messages_of_other_algorithms_carry_the_planned_noise(case):
     for seed in range(150):
         (loud, mechanism), (still, _) = hosted(plan, case.data(), seed), hosted(silent, case.data(), seed)
         scale = case.scale(plan, mechanism)
-        difference = scale * (loud.message(loud.init(), 0) - still.message(still.init(), 0))
+        difference = scale * (sent(case, loud) - sent(case, still))
         drawn.append(difference[case.place] if case.coef == "rows" or case.name == "walk" else difference)
     drawn = np.concatenate([np.ravel(rows) for rows in drawn])
     (release, *_) = plan.releases(case.place)

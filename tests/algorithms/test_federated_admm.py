@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.algorithms.cases import prox_logistic
 from tests.algorithms.toys import admm_problem, unequal_shards
 
 import sottovoce as sv
@@ -14,8 +15,6 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
 from sottovoce.privacy import ProtectiveNoise, gaussian_epsilon
 from sottovoce.protocols import Masked
-
-from .proximal import prox_logistic
 
 
 @pytest.mark.parametrize("secure_sum", [True, False])

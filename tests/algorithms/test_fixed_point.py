@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from tests.algorithms.cases import prox_squared
 from tests.algorithms.toys import problem
 
 from sottovoce.algorithms import DPCD, DPSGD, FixedPoint
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import perturb_steps
 from sottovoce.objectives import GLM
-
-from .proximal import prox_squared
 
 
 class Replay:

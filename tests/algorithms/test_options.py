@@ -24,7 +24,7 @@ FLAG = ("no", "", 0, 1, None, [], NAN)
 NO_SEQUENCE = (5, 1.5, "twelve", object(), NAN)
 BAD = {
     "steps": WHOLE, "records": WHOLE, "users": WHOLE, "local_steps": WHOLE, "primal_steps": WHOLE,
-    "tokens": WHOLE, "cap": WHOLE, "period": WHOLE, "active_blocks": (-1, 1.5, "two"),
+    "tokens": WHOLE, "cap": WHOLE, "stages": WHOLE, "period": WHOLE, "active_blocks": (-1, 1.5, "two"),
     "batch_size": (0, -1, NAN, "two"), "tolerate": (-1, 1.5, "two"),
     "gamma": ABOVE_ZERO, "rho": ABOVE_ZERO, "rho_growth": ABOVE_ZERO, "local_rate": ABOVE_ZERO,
     "step_scale": ABOVE_ZERO, "smoothness_mu": ABOVE_ZERO, "feature_norm": ABOVE_ZERO,

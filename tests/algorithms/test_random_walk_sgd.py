@@ -13,7 +13,6 @@ from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
-from sottovoce.runners.in_process import run_stacked
 
 
 def numpy_twin(plan, data, rng):
@@ -54,33 +53,6 @@ def test_block_equals_its_numpy_twin(graph, records, tokens, loss):
     assert np.allclose(result.outputs["rows"], theta, atol=1e-10)
     assert (result.outputs["contributions"] == counts).all()
     assert np.allclose(result.outputs["coef"], theta.mean(axis=0), atol=1e-10)
-
-
-@pytest.mark.parametrize("graph", GRAPHS[:2], ids=lambda g: g.name)
-@pytest.mark.parametrize("noise", ["simulated", "protective"])
-def test_block_equals_the_steps(graph, noise, monkeypatch):
-    """Whatever stretches it is cut into, over the edges of chunks too."""
-    from sottovoce.mechanisms import random_walk
-
-    monkeypatch.setattr(random_walk, "_NUMBERS", 3 * 2 * 16)
-    data = walk_shards(records=2)
-    plan = RandomWalkSGD(GLM(l2=0.1), graph, 50, 0.3, 0.5, 0.7, cap=9, tokens=2, **SECRET)
-    random = RunRandomness.from_rng(np.random.default_rng(1))
-    if noise == "protective":
-        # paths and noise of a protective source are fresh in every call: one mechanism, its draws kept
-        random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
-        monkeypatch.setattr(random_walk, "_NUMBERS", 1 << 10)
-    mechanism = plan.mechanism(data, range(6), random)
-    algorithm = plan.algorithm(mechanism, np.zeros((6, 3)))
-    begin = algorithm.init()
-    steps = run_stacked(algorithm._replace(block=None), plan.schedule, 50, state=begin)
-    for every in (7, 50) if noise == "simulated" else (7,):
-        whole = run_stacked(algorithm, plan.schedule, 50, state=begin, every=every)
-        assert np.allclose(whole.own.theta, steps.own.theta, rtol=0, atol=1e-12)
-        assert (whole.own.counts == steps.own.counts).all()
-        assert (whole.own.holders == steps.own.holders).all()
-    assert (begin.own.counts == 0).all()
-    assert (begin.own.theta == 0).all()
 
 
 def test_privacy_costs_of_secret_walks():

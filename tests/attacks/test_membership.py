@@ -1,8 +1,11 @@
 """Membership audits of learning: the stacked trainer is the library's, claims hold, bugs are found."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from tests.attacks.test_audit import Halved
 
 import sottovoce as sv
 from sottovoce.attacks import membership
@@ -25,9 +28,9 @@ PLANS = {"dp-dsgd": DPDSGD, "dp-dsgt": DPDSGT, "dp-dinno": DPDiNNO, "exact conse
 FAMILY = 0.001
 
 
-def problem(records=20, canary="blank"):
+def problem():
     digits = load_digits()
-    return membership.digits_problem(digits.images / 16, digits.target, records=records, canary=canary)
+    return membership.digits_problem(digits.images / 16, digits.target, records=20)
 
 
 def plan_for(kind, data, *, steps=6, z=4.0, batch_size=None, clip_norm=1.0, rate=0.05):
@@ -89,20 +92,14 @@ def test_replicated_protocols_are_the_protocol():
     rng = np.random.default_rng(2)
     base = sv.protocols.Gossip(sv.graphs.path(4), 3)
     rows = rng.normal(size=(5, 4, 2))
-    many = membership.Replicated(base, 5)
-    np.testing.assert_allclose(
-        many.apply(rows.reshape(20, 2)).reshape(5, 4, 2), [base.apply(copy) for copy in rows], atol=1e-12
-    )
-    np.testing.assert_allclose(
-        many.observe(rows.reshape(20, 2), 1).transpose(1, 0, 2),
-        [base.observe(c, 1) for c in rows],
-        atol=1e-12,
-    )
+    out = membership.apply_to_copies(base, rows.reshape(20, 2), 5, 0).reshape(5, 4, 2)
+    np.testing.assert_allclose(out, [base.apply(copy) for copy in rows], atol=1e-12)
+    seen = membership.observe_copies(base, rows, 1).transpose(1, 0, 2)
+    np.testing.assert_allclose(seen, [base.observe(copy, 1) for copy in rows], atol=1e-12)
     rows[2, 1] = np.nan
-    out = many.apply(rows.reshape(20, 2)).reshape(5, 4, 2)
+    out = membership.apply_to_copies(base, rows.reshape(20, 2), 5, 0).reshape(5, 4, 2)
     assert np.isnan(out[2]).all()
     assert np.isfinite(np.delete(out, 2, axis=0)).all()
-    assert many.message_count == 5 * base.message_count
 
 
 def views():
@@ -139,13 +136,6 @@ def test_white_box_audits_come_close_and_keep_the_order_of_the_views():
     assert audits["distant"].tightness > 0.6
 
 
-class Halved(SimulatedNoise):
-    """Planted: half the noise that was accounted."""
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        return super().perturb(values, agents=agents, step=step, std=np.asarray(std) / 2, stream=stream)
-
-
 class Reused(SimulatedNoise):
     """Planted: all agents of a model draw the same noise, as with one seed for everybody."""
 
@@ -176,7 +166,8 @@ def test_a_broken_record_says_nothing_unless_the_guard_is_removed(guard):
         def clipped_sums(self, *args):
             return super().clipped_sums(*args, guard=guard)
 
-    data = problem(canary="nan")
+    data = problem()
+    data = replace(data, canary=np.full_like(data.canary, np.nan))
     plan = plan_for(DPDSGD, data, steps=3)
     audits, (inside, _) = membership.audit_membership(
         plan, Net(), data, models=600, start=START, rng=np.random.default_rng(5), level=FAMILY,
@@ -229,8 +220,9 @@ def test_a_neighbor_adds_up_the_owners_noisy_gradients(method, times, part):
     }
     direction = np.array([0.5, 0.5, -0.5, 0.5])
     views = {"neighbor": (1,), "distant": (2,)}
-    tap = _Tap(lambda k: sv.protocols.Gossip(sv.graphs.path(3), 1), copies, direction, views, start[0], 0)
-    run_stacked(plans[method].algorithm(source, start), tap.protocol, steps)
+    tap = _Tap(copies, direction, views, start[0], 0)
+    gossip = sv.protocols.Gossip(sv.graphs.path(3), 1)
+    run_stacked(plans[method].algorithm(source, start), gossip, steps, mix=tap)
     parts = 1 if method == "dp_dsgd" else 2
     decoded = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, times, part]
     pulled = (source.gradients @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent

@@ -40,6 +40,7 @@ def test_means_are_those_of_the_library(call):
     assert result["mean_published"] == pytest.approx(sv.privacy.mean_loss(f).mean())
     assert result["understated_pairs"] == pytest.approx((h[off] > f[off] + 1e-9).mean())
     assert result["exact"] is None
+    assert account(call, "--graph", "ring:8")["rounds"] == sv.protocols.rounds_for(sv.graphs.ring(8))
 
 
 @pytest.mark.parametrize("protocol", ["tree", "exchange", "fresh-noise"])
@@ -47,10 +48,6 @@ def test_protocols_without_published_formula(call, protocol):
     result = account(call, "--graph", "hypercube:3", "--protocol", protocol, "--observer", 0)
     assert (result["protocol"], result["published"], result["understated_pairs"]) == (protocol, None, None)
     assert result["exact"][0] == 0
-
-
-def test_rounds_default_to_the_theoretical_number(call):
-    assert account(call, "--graph", "ring:8")["rounds"] == sv.protocols.rounds_for(sv.graphs.ring(8))
 
 
 def test_colluders_learn_more(call):
@@ -90,13 +87,15 @@ def test_text_names_the_nodes_and_the_distances(call):
     assert answer.code == 0
     assert "Medici" in answer.out
     assert "distance" in answer.out
-    assert "anyone who sees every message" in answer.out
+    assert "all others with their keys and noise" in answer.out
 
 
-def test_matrix_from_a_file(call, tmp_path):
+def test_matrix_from_a_file_and_one_node_alone(call, tmp_path):
     (tmp_path / "W.csv").write_text("0.5,0.5,0\n0.5,0,0.5\n0,0.5,0.5\n")
     result = account(call, "--matrix", "W.csv", "--rounds", 2, "--observer", 0)
     assert (result["n"], result["edges"]) == (3, 2)
+    result = account(call, "--graph", "complete:1", "--rounds", 2)
+    assert (result["understated_pairs"], result["max_exact"]) == (0, 0)
 
 
 # ---- the papers' own formulas -------------------------------------------------------------------------
@@ -110,12 +109,7 @@ def test_published_adds_one_key_and_changes_no_other(call):
     assert more == plain
     by_name = {row["function"]: row for row in bounds["losses"]}
     assert list(by_name) == ["published_loss", "published_mean_loss", "corollary_loss", "published_walk_loss"]
-    others = [1, *range(2, 12)]
     assert by_name["published_loss"]["mean"] == pytest.approx(plain["mean_published"])
-    assert by_name["published_loss"]["largest"] == pytest.approx(max(plain["published"][u] for u in others))
-    assert by_name["published_loss"]["exact_mean"] == pytest.approx(plain["mean_exact"])
-    assert by_name["published_loss"]["understated"] == pytest.approx(plain["understated_pairs"])
-    assert by_name["published_mean_loss"]["mean"] == pytest.approx(2 * 4 / 12)
     assert bounds["errors"][0]["value"] == pytest.approx(3 * 2**2 / 12)
     for row in (*bounds["losses"], *bounds["errors"]):
         assert row["label"] == "published"
@@ -134,8 +128,6 @@ def test_published_counts_steps(call):
     bounds = account(call, "--graph", "complete:8", "--rounds", 1, "--published", "--steps", 5)
     by_name = {row["function"]: row for row in bounds["published_bounds"]["losses"]}
     assert by_name["published_sgd_loss"]["largest"] == pytest.approx(5)
-    assert by_name["published_sgd_loss"]["local"] == 5
-    assert by_name["published_walk_loss"]["largest"] == pytest.approx(2 * 40 * np.log(40) / 64)
 
 
 def test_published_is_refused_without_a_formula(refused):
@@ -155,11 +147,6 @@ def test_a_report_shows_the_published_formulas_with_their_label(call, tmp_path):
     page = re.sub(r"<[^>]+>", " ", (tmp_path / "a.html").read_text())
     assert re.search(r"Corollary 1\s.*?\spublished\s", page)
     assert re.search(r"Theorem 2: half the squared error\s+0\.375\s", page)
-
-
-def test_one_node_alone_has_no_pairs(call):
-    result = account(call, "--graph", "complete:1", "--rounds", 2)
-    assert (result["understated_pairs"], result["max_exact"]) == (0, 0)
 
 
 RING = ("--graph", "ring:5")

@@ -48,19 +48,28 @@ FILLED = {
 }
 
 
+def filled_draft(call, folder, label="ill", *options, **changed):
+    """Draft the plan file of a table and fill in its blanks; return the file and its text."""
+    table = next(name for name in ("clinic.csv", "t.csv") if (folder / name).exists())
+    assert call("columns", table, "--label", label, *options, "-o", "plan.toml").code == 0
+    text = (folder / "plan.toml").read_text()
+    for before, after in {**FILLED, **changed}.items():
+        text = text.replace(before, after)
+    return folder / "plan.toml", text
+
+
+SITE = ("--group", "site")
+
+
 def test_from_a_table_to_its_draft_its_model_and_its_predictions(call, refused, tmp_path):
     (tmp_path / "clinic.csv").write_text(clinic(2000, 0))
     (tmp_path / "new.csv").write_text(clinic(500, 1))
-    assert call("columns", "clinic.csv", "--label", "ill", "--group", "site", "-o", "plan.toml").code == 0
+    plan, text = filled_draft(call, tmp_path, "ill", *SITE)
     blank = refused("train", "plan.toml")
     assert blank.startswith("plan.toml has 6 problems: (1) [network] graph is blank; fill it in")
     assert "[data] bounds is blank for 'visit', 'age'" in blank
     assert "[data] categories is blank for 'code'" in blank
-    text = (tmp_path / "plan.toml").read_text()
-    for before, after in FILLED.items():
-        assert before in text
-        text = text.replace(before, after)
-    plan = tmp_path / "plan.toml"
+    assert all(before in plan.read_text() for before in FILLED)
     for missing in ("indicator", "drop", "middle"):
         plan.write_text(text.replace('missing = "middle"', f'missing = "{missing}"'))
         loaded = load_file(plan)
@@ -68,8 +77,8 @@ def test_from_a_table_to_its_draft_its_model_and_its_predictions(call, refused, 
         budget = sv.Budget(3.0, 1e-6)
         rng = np.random.default_rng(0)
         fitted = sv.fit("logistic", table, network="complete", budget=budget, rng=rng)
-        assert np.array_equal(loaded.records.data.X[:, :-1], fitted.columns(fitted_rows(table, fitted)))
-        assert loaded.records.columns == fitted.columns
+        assert np.array_equal(loaded.adapter.data.X[:, :-1], fitted.columns(fitted_rows(table, fitted)))
+        assert loaded.adapter.columns == fitted.columns
         assert loaded.plan.describe() == fitted.plan.describe()  # one recipe, one table reader
     assert call("plan", "plan.toml").code == 0
     trained = call("train", "plan.toml", "--out", "model", "--json")
@@ -94,11 +103,8 @@ def fitted_rows(table, fitted):
 @pytest.mark.parametrize("missing", ["indicator", "drop"])
 def test_an_agreement_reads_the_table_as_its_plan_does(missing, call, tmp_path):
     (tmp_path / "clinic.csv").write_text(clinic(400, 0))
-    call("columns", "clinic.csv", "--label", "ill", "--group", "site", "-o", "plan.toml")
-    text = (tmp_path / "plan.toml").read_text()
-    for before, after in FILLED.items():
-        text = text.replace(before, after)
-    (tmp_path / "plan.toml").write_text(text.replace("1e-6", "1e-4").replace('"middle"', f'"{missing}"'))
+    file, text = filled_draft(call, tmp_path, "ill", *SITE)
+    file.write_text(text.replace("1e-6", "1e-4").replace('"middle"', f'"{missing}"'))
     assert call("peer", "draft", "plan.toml", "-o", "draft.toml").code == 0
     members = []
     for k, name in enumerate("abcd"):
@@ -107,7 +113,7 @@ def test_an_agreement_reads_the_table_as_its_plan_does(missing, call, tmp_path):
     answer = call("peer", "agree", "draft.toml", *members, "-o", "agreement.toml")
     assert answer.code == 0, answer.err
     agreement = read_agreement(tmp_path / "agreement.toml")
-    plan, records = load_file(tmp_path / "plan.toml").plan, load_file(tmp_path / "plan.toml").records
+    plan, records = load_file(tmp_path / "plan.toml").plan, load_file(tmp_path / "plan.toml").adapter
     assert agreement.plan.name == plan.name == "consensus-newton"
     assert (agreement.plan.steps, agreement.plan.feature_norm) == (plan.steps, plan.feature_norm)
     assert agreement.plan.optimizer == plan.optimizer
@@ -121,38 +127,28 @@ def test_an_agreement_reads_the_table_as_its_plan_does(missing, call, tmp_path):
 
 def test_all_columns_of_a_filled_draft_are_checked_at_once(refused, tmp_path, call):
     (tmp_path / "clinic.csv").write_text(clinic(40, 0))
-    call("columns", "clinic.csv", "--label", "ill", "--group", "site", "-o", "plan.toml")
-    text = (tmp_path / "plan.toml").read_text()
-    for before, after in FILLED.items():
-        text = text.replace(before, after)
+    file, text = filled_draft(call, tmp_path, "ill", *SITE)
     wrong = text.replace("[2020-01-01, 2022-12-31]", "[2020-01-01, 2019-12-31]").replace("18, 100", "100, 18")
-    (tmp_path / "plan.toml").write_text(wrong.replace("code = 8", "code = 1").replace('"note"', '"nota"'))
+    file.write_text(wrong.replace("code = 8", "code = 1").replace('"note"', '"nota"'))
     message = refused("train", "plan.toml")
-    for words in (
-        "no column 'nota'",
-        "bounds of column 'visit'",
-        "bounds of column 'age'",
-        "'note' holds words",
-    ):
-        assert words in message, message
+    columns = ("no column 'nota'", "bounds of column 'visit'", "bounds of column 'age'", "'note' holds words")
+    assert all(words in message for words in columns), message
 
 
 @pytest.mark.parametrize(("label", "loss"), [("amount", "squared"), ("amount", "logistic"), ("flag", None)])
 def test_drafts_for_amounts_and_booleans(label, loss, call, refused, tmp_path):
     rows = [f"{k % 7},{k % 2},{bool(k % 2)}" for k in range(400)]
     (tmp_path / "t.csv").write_text("\n".join(["x,amount,flag", *rows]))
-    call("columns", "t.csv", "--label", label, "-o", "plan.toml")
-    text = (tmp_path / "plan.toml").read_text()
-    for before, after in {**FILLED, "x = []": "x = [0, 6]", "flag = []": "flag = [0, 1]"}.items():
-        text = text.replace(before, after)
+    blanks = {"x = []": "x = [0, 6]", "flag = []": "flag = [0, 1]"}
+    plan, text = filled_draft(call, tmp_path, label, **blanks)
     text = text.replace('loss = ""', f'loss = "{loss}"').replace("1e-6", "1e-4")
     if loss == "squared":
-        (tmp_path / "plan.toml").write_text(text)
+        plan.write_text(text)
         assert "[data] bounds is blank for 'amount'" in refused("train", "plan.toml")
         text = text.replace("amount = []", "amount = [0, 1]")
     if label == "flag":
         text = text.replace("amount = []", "amount = [0, 1]")
-    (tmp_path / "plan.toml").write_text(text + "[noise]\nseed = 1\n")
+    plan.write_text(text + "[noise]\nseed = 1\n")
     answer = call("train", "plan.toml", "--out", "model", "--json")
     assert answer.code == 0, answer.err
     (tmp_path / "new.csv").write_text("x,amount,flag\n0,0,False\n")

@@ -39,6 +39,7 @@ def test_every_command_teaches_with_an_example(call, name):
     answer = call(name, "--help")
     assert answer.code == 0
     assert f"sottovoce {name}" in answer.out.split("Usage:")[1].split("\n", 1)[1]
+    assert "<bool>" not in answer.out  # a flag takes no value, --help neither
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported():
@@ -195,7 +196,7 @@ def test_the_package_is_a_command_and_completes(call):
     assert "--graph" in completed("sottovoce account --", 2)
 
 
-# ----  ------------------------------------------------------------------------------------------------------
+# ---- doctor ------------------------------------------------------------------------------------------------
 
 
 def test_doctor_finds_what_is_installed(call):
@@ -204,15 +205,12 @@ def test_doctor_finds_what_is_installed(call):
     assert report["packages"]["numpy"]["installed"] == importlib.metadata.version("numpy")
 
 
-def test_doctor_says_what_to_do_about_a_missing_extra(monkeypatch):
+@pytest.mark.parametrize(("missing", "ready", "extra"), [("torch", True, "[deep]"), ("scipy", False, "")])
+def test_doctor_says_what_to_do_about_a_missing_package(monkeypatch, missing, ready, extra):
     version = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else version(name))
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == missing else version(name))
     report = doctor.diagnosis()
-    assert report["ready"] is True
-    assert any("torch is not installed" in line and "sottovoce[deep]" in line for line in report["advice"])
-
-
-def test_doctor_is_not_ready_without_a_needed_package(monkeypatch):
-    version = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "scipy" else version(name))
-    assert doctor.diagnosis()["ready"] is False
+    assert report["ready"] is ready
+    assert any(
+        f"{missing} is not installed" in line and f"sottovoce{extra}" in line for line in report["advice"]
+    )

@@ -28,11 +28,7 @@ adjacency = "add-remove"
 noise_multiplier = 4.0
 """
 
-PLAN = (
-    'version = 1\n[network]\ngraph = "hypercube:3"\n[protocol]\nname = "exchange"\n'
-    '[average]\nadjacency = "user"\nradius = 0.5\n'
-)
-
+PLAN = BUDGETED_AVERAGE.format(graph="hypercube:3", protocol="exchange", epsilon=1.0).split("[budget]")[0]
 STD = "[noise]\nnoise_std = 1\n"
 
 
@@ -67,6 +63,17 @@ def test_suggestions_for_a_useless_average_hold(call, tmp_path):
     more = call("plan", "more.toml", "--json").json
     assert more["useful"] is True
     assert more["error"] == pytest.approx(float(members[2]), rel=5e-3)
+
+
+def test_plan_and_compare_mean_the_same_by_error(call, tmp_path):
+    text = BUDGETED_AVERAGE.format(graph="ring:8", protocol="gossip:2", epsilon=1.0)
+    (tmp_path / "plan.toml").write_text(text)
+    plan, row = (
+        call("plan", "plan.toml", "--json").json,
+        call("compare", "plan.toml", "--json").json["rows"][0],
+    )
+    assert row["bias"] > 0
+    assert (plan["error"], plan["bias"]) == (row["error"], row["bias"])
 
 
 def test_training_that_hides_members_gets_a_suggestion(call, tmp_path):

@@ -61,18 +61,18 @@ def build(inputs):
 """
 
 
-def tables(folder, rows=1500, new=200):
+def tables(folder, first="mine.csv", rows=1500, new=200, label="state", of=None):
+    """Write records; the label follows from age and dose, by default in three classes, beside an id."""
     rng = np.random.default_rng(0)
-    for name, n in (("mine.csv", rows), ("new.csv", new)):
+    for name, n in ((first, rows), ("new.csv", new)):
         age, dose = rng.uniform(20, 80, n), rng.uniform(0, 10, n)
         sex, town = rng.choice(["f", "m"], n), rng.choice(["Bern", "Oslo", "Rome"], n)
         how = age / 60 + dose / 10
-        state = np.where(how > 1.6, "ill", np.where(how < 1.1, "well", "so-so"))
-        lines = [
-            f"r{i},{a:.1f},{d:.2f},{s},{t},{y}"
-            for i, (a, d, s, t, y) in enumerate(zip(age, dose, sex, town, state, strict=True))
-        ]
-        (folder / name).write_text("\n".join(["id,age,dose,sex,town,state", *lines]))
+        state = np.where(how > 1.6, "ill", np.where(how < 1.1, "well", "so-so")) if of is None else of(how)
+        columns = enumerate(zip(age, dose, sex, town, state, strict=True))
+        lines = [f"r{i},{a:.1f},{d:.2f},{s},{t},{y}" for i, (a, d, s, t, y) in columns]
+        table, left_out = [f"id,age,dose,sex,town,{label}", *lines], 0 if of is None else 1  # the id
+        (folder / name).write_text("\n".join(line.split(",", left_out)[-1] for line in table))
 
 
 def column(file, name="state"):
@@ -265,15 +265,7 @@ def test_commands_of_the_page_on_own_networks(call, tmp_path, monkeypatch):
     plan, commands = re.findall(r"```(?:toml)?\n(.*?)```", section, re.S)
     (tmp_path / "plan.toml").write_text(plan)
     (tmp_path / "mynet.py").write_text(OWN_NETWORK)
-    rng = np.random.default_rng(0)
-    truth = {}
-    for name, n in (("clinic.csv", 2500), ("new.csv", 300)):
-        age, dose = rng.uniform(20, 80, n), rng.uniform(0, 10, n)
-        sex, town = rng.choice(["f", "m"], n), rng.choice(["Bern", "Oslo", "Rome"], n)
-        truth[name] = np.where(age / 60 + dose / 10 > 1.5, "yes", "no")
-        rows = zip(age, dose, sex, town, truth[name], strict=True)
-        lines = [f"{a:.1f},{d:.1f},{s},{t},{y}" for a, d, s, t, y in rows]
-        (tmp_path / name).write_text("\n".join(["age,dose,sex,town,ill", *lines]))
+    tables(tmp_path, "clinic.csv", 2500, 300, "ill", lambda how: np.where(how > 1.5, "yes", "no"))
     lines = [shlex.split(line, comments=True) for line in commands.strip().splitlines()]
     assert len(lines) == 5
     for words in lines:
@@ -283,8 +275,7 @@ def test_commands_of_the_page_on_own_networks(call, tmp_path, monkeypatch):
         else:
             assert words[:2] == ["python", "-c"]
             exec(words[2], {})
-    with open(tmp_path / "predictions.csv", newline="") as file:
-        predictions = np.array([row["ill"] for row in csv.DictReader(file)])
-    assert (predictions == truth["new.csv"]).mean() > 0.85
+    predictions, truth = (column(tmp_path / name, "ill") for name in ("predictions.csv", "new.csv"))
+    assert (predictions == truth).mean() > 0.85
     assert (tmp_path / "page.html").stat().st_size > 1000
     assert "epsilon = 1.99" in (tmp_path / "model" / "guarantee.txt").read_text()

@@ -26,9 +26,8 @@ from .plans import ACCEPT, ALGORITHMS, AVERAGE, BUDGETED_TRAINING, NET, NOISE, t
 PLAIN = 'name = "breast_cancer"\nunit_rows = true\n'  # data whose preparation reads no record
 
 
-def changed(*replacements, algorithm="dp-sgd", text=None):
-    """Return the plan of an algorithm, or ``text``, with parts of it replaced."""
-    text = trained(algorithm) if text is None else text
+def changed(*replacements, text):
+    """Return the text of a plan with parts of it replaced."""
     for old, new in replacements:
         assert old in text, old
         text = text.replace(old, new)
@@ -81,7 +80,7 @@ def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
         ("steps = 5", "steps = 1"),
         ("clip_norm = 1.0", "clip_norm = 0.3"),
     )
-    text = changed(*replacements, algorithm="consensus-sgd")
+    text = changed(*replacements, text=trained("consensus-sgd"))
     (tmp_path / "train.toml").write_text(text)
     (tmp_path / "std.toml").write_text(text.replace("noise_multiplier = 4.0", "noise_std = 1.2"))
     for command, file in (("plan", "train.toml"), ("train", "train.toml"), ("plan", "std.toml")):
@@ -136,52 +135,43 @@ def test_a_budget_is_met_or_refused_before_anything_runs(call, refused, tmp_path
         assert "more than the budget of 0.1" in refused("train", "plan.toml", "--out", "out.json")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (changed(('"dp-sgd"', '"sgdd"')), "plan.toml, [train]: algorithm must be one of averaging, "),
-        (
-            changed(("batch_size = 50", "cap = 3")),
-            "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps",
-        ),
-        (changed(("steps = 60\n", ""), algorithm="dp-cd"), "[train] steps is missing; dp-cd needs it."),
-        (changed((f"[noise]\n{NOISE}", "")), "Neither [noise] nor [budget]"),
-        (
-            changed(("noise_multiplier = 4.0", "noise_ratio = 4.0")),
-            "[noise] noise_ratio does not fit dp-sgd; give noise_multiplier.",
-        ),
-        (changed(("clip_norm = 1.0", "sizes = [1]")), "[train] sizes has its own place: [data]"),
-        (changed(('adjacency = "add-remove"\n', "")), "[train] adjacency is missing."),
-        (changed(("[train]", '[network]\ngraph = "ring:4"\n[train]')), "leave [network] out"),
-        (
-            changed(("[train]", '[protocol]\nname = "tree"\n[train]')),
-            "[protocol] is for plans over a network",
-        ),
-        (changed(("[train]", "[objective]\nlos = 1\n[train]")), "[objective] los is not known"),
-        (changed(("[train]", '[model]\nname = "mlp"\n[objective]\n[train]')), "leave one out"),
-        (changed(('[network]\ngraph = "hypercube:3"\n', ""), algorithm="dp-dsgd"), "who talks to whom"),
-        (changed(('"tree"', '"gossip"'), algorithm="consensus-sgd"), "consensus-sgd runs over tree or"),
-        (changed(("[train]", "[average]\nradius = 1.0\nadjacency = 'user'\n[train]")), "it has both"),
-        (changed(('"dp-sgd"', '"averaging"')), "averaging is written as [average]"),
-        (changed(("batch_size = 64", "batch_size = 5000"), text=NET), "batch_size"),
-        (changed(("skew = 0.5", "skew = 2.0"), text=NET), "[data] skew"),
-        (changed(("hidden = 8", "hidden = 8, width = 1"), text=NET), "[model]: mlp cannot be built from"),
-        (changed(('"mlp"', '"unknown"'), text=NET), "[model]: model must be one of"),
-        (changed(('"digits"', '"nothing"'), text=NET), "no data set 'nothing'"),
-        (changed(("skew = 0.5", "unit_rows = true"), text=NET), "[data] unit_rows is for tables"),
-        (changed(("skew = 0.5", 'features = ["a"]'), text=NET), "the name of fixed features"),
-        (
-            changed(
-                ('[model]\nname = "mlp"\noptions = { inputs = 64, hidden = 8 }\n', ""),
-                ("skew = 0.5", "side = 4"),
-                text=NET,
-            ),
-            "a [model] section",
-        ),
-    ],
-)
-def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, text, sentence):
-    (tmp_path / "plan.toml").write_text(text)
+TRAIN_TABLE = "[train]\n"
+MLP = '[model]\nname = "mlp"\noptions = { inputs = 64, hidden = 8 }\n'
+WRONG = [  # plan, what is replaced by what, and the sentence about it
+    ("dp-sgd", '"dp-sgd"', '"sgdd"', "plan.toml, [train]: algorithm must be one of averaging, "),
+    (
+        "dp-sgd",
+        "batch_size = 50",
+        "cap = 3",
+        "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps",
+    ),
+    ("dp-cd", "steps = 60\n", "", "[train] steps is missing; dp-cd needs it."),
+    ("dp-sgd", f"[noise]\n{NOISE}", "", "Neither [noise] nor [budget]"),
+    ("dp-sgd", "noise_multiplier", "noise_ratio", "noise_ratio does not fit dp-sgd; give noise_multiplier."),
+    ("dp-sgd", "clip_norm = 1.0", "sizes = [1]", "[train] sizes has its own place: [data]"),
+    ("dp-sgd", 'adjacency = "add-remove"\n', "", "[train] adjacency is missing."),
+    ("dp-sgd", TRAIN_TABLE, f'[network]\ngraph = "ring:4"\n{TRAIN_TABLE}', "leave [network] out"),
+    ("dp-sgd", TRAIN_TABLE, f'[protocol]\nname = "tree"\n{TRAIN_TABLE}', "is for plans over a network"),
+    ("dp-sgd", TRAIN_TABLE, f"[objective]\nlos = 1\n{TRAIN_TABLE}", "[objective] los is not known"),
+    ("dp-sgd", TRAIN_TABLE, f'[model]\nname = "mlp"\n[objective]\n{TRAIN_TABLE}', "leave one out"),
+    ("dp-dsgd", '[network]\ngraph = "hypercube:3"\n', "", "who talks to whom"),
+    ("consensus-sgd", '"tree"', '"gossip"', "consensus-sgd runs over tree or"),
+    ("dp-sgd", TRAIN_TABLE, f"[average]\nradius = 1.0\nadjacency = 'user'\n{TRAIN_TABLE}", "it has both"),
+    ("dp-sgd", '"dp-sgd"', '"averaging"', "averaging is written as [average]"),
+    (NET, "batch_size = 64", "batch_size = 5000", "batch_size"),
+    (NET, "skew = 0.5", "skew = 2.0", "[data] skew"),
+    (NET, "hidden = 8", "hidden = 8, width = 1", "[model]: mlp cannot be built from"),
+    (NET, '"mlp"', '"unknown"', "[model]: model must be one of"),
+    (NET, '"digits"', '"nothing"', "no data set 'nothing'"),
+    (NET, "skew = 0.5", "unit_rows = true", "[data] unit_rows is for tables"),
+    (NET, "skew = 0.5", 'features = ["a"]', "the name of fixed features"),
+    (NET, f"skew = 0.5\n{MLP}", "side = 4\n", "a [model] section"),
+]
+
+
+@pytest.mark.parametrize(("plan", "old", "new", "sentence"), WRONG)
+def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, plan, old, new, sentence):
+    (tmp_path / "plan.toml").write_text(changed((old, new), text=plan if "\n" in plan else trained(plan)))
     assert sentence in refused("train", "plan.toml", "--out", "out.json")
     assert sentence in refused("plan", "plan.toml", "--out", "out.json")
 

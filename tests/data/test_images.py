@@ -1,8 +1,8 @@
 """Image files: right ones read, damaged ones refused."""
 
 import gzip
-import io
 import os
+import shutil
 import struct
 import tarfile
 from pathlib import Path
@@ -60,19 +60,25 @@ def cifar_bytes(n, label_bytes, rng):
     return rows.tobytes()
 
 
-def test_cifar_100_in_the_official_binary_format(tmp_path):
+@pytest.mark.parametrize("archive", [False, True])
+def test_cifar_100_in_the_official_binary_format(archive, tmp_path):
     rng = np.random.default_rng(0)
+    raw = {"train.bin": cifar_bytes(7, 2, rng), "test.bin": cifar_bytes(3, 2, rng)}
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
-    raw = cifar_bytes(7, 2, rng)
-    (folder / "train.bin").write_bytes(raw)
-    (folder / "test.bin").write_bytes(cifar_bytes(3, 2, rng))
+    for name, content in raw.items():
+        (folder / name).write_bytes(content)
+    if archive:
+        with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as tar:
+            tar.add(folder, folder.name)
+        shutil.rmtree(folder)
     images = load_images("cifar100", tmp_path)
     assert images.x.shape == (7, 3, 32, 32)
     assert images.classes == 100
-    assert images.y.tolist() == [raw[i * 3074 + 1] for i in range(7)]  # the fine label
+    assert images.y.tolist() == [raw["train.bin"][i * 3074 + 1] for i in range(7)]  # the fine label
+    assert (images.x_test == read_cifar(raw["test.bin"], 2)[0]).all()
     with pytest.raises(DataError, match="truncated"):
-        read_cifar(raw[:-1], 2)
+        read_cifar(raw["train.bin"][:-1], 2)
 
 
 def test_cifar_10_has_five_files(tmp_path):
@@ -82,21 +88,6 @@ def test_cifar_10_has_five_files(tmp_path):
             load_images("cifar10", tmp_path)
         (tmp_path / name).write_bytes(cifar_bytes(2, 1, rng))
     assert load_images("cifar10", tmp_path).x.shape == (10, 3, 32, 32)
-
-
-def test_cifar_100_from_the_archive(tmp_path):
-    rng = np.random.default_rng(0)
-    raw = {f"{part}.bin": cifar_bytes(2, 2, rng) for part in ("train", "test")}
-    with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as tar:
-        for name, content in raw.items():
-            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    images = load_images("cifar100", tmp_path)
-    for x, y, name in ((images.x, images.y, "train.bin"), (images.x_test, images.y_test, "test.bin")):
-        pictures, labels = read_cifar(raw[name], 2)
-        assert (x == pictures).all()
-        assert (y == labels).all()
 
 
 def test_labels_outside_the_classes_are_refused():

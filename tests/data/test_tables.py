@@ -175,3 +175,6 @@ def test_drafted_facts_name_no_value_and_read_back(tmp_path):
     file.write_text(draft + "\n[data.more]\n")
     with pytest.raises(DataError, match="more is not known to"):
         TableData.from_toml(file)
+    file.write_text(draft.replace("bounds", "bouds"))
+    with pytest.raises(DataError, match=r"bouds is not known to sv.fit \(did you mean 'bounds'\?\)"):
+        TableData.from_toml(file)

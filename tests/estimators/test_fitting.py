@@ -30,7 +30,7 @@ from torch import nn
 import sottovoce as sv
 from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import BudgetExceeded, InvalidInput, Refused, SottovoceError
-from sottovoce.models.adapters import SIMULATED
+from sottovoce.models.prepared import SIMULATED
 from sottovoce.objectives.nets.objective import NetObjective
 
 
@@ -357,6 +357,7 @@ def poisoned():
         (mlp(), (X, Y), {"delta": None}, "delta must be a number"),
         (mlp(), (X, Y), {"epsilon": None, "delta": None}, "got neither"),
         (mlp(), (X, Y), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm here"),
+        (mlp(), (X, Y), {"buget": 1.0}, "fit has no option 'buget' for consensus-sgd .*mean 'budget'"),
         (mlp(), (X, Y), {"learnig_rate": 1.0}, "did you mean 'learning_rate'"),
         (mlp(), (X, Y), {"loss": "hinge"}, "loss must be one of"),
         (mlp(), (X, Y), {"initial": "pretrained"}, "initial must be"),

@@ -40,12 +40,9 @@ def test_names_commas_and_order_of_appearance(write):
     assert network.edges.tolist() == [[0, 1], [1, 2]]
 
 
-def test_numbers_from_zero_need_no_labels(write):
-    assert graphs.from_edges(write("2 1\n0 1\n")).node_names is None
-
-
-def test_leading_zeros_are_names(write):
-    assert graphs.from_edges(write("007 7\n")).node_names == ("007", "7")
+@pytest.mark.parametrize(("content", "names"), [("2 1\n0 1\n", None), ("007 7\n", ("007", "7"))])
+def test_numbers_from_zero_need_no_labels_and_leading_zeros_are_names(write, content, names):
+    assert graphs.from_edges(write(content)).node_names == names
 
 
 def test_gzip_is_known_by_its_content(write):

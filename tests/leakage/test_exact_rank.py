@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from tests.leakage.test_view import by_general_recursion
 
 import sottovoce as sv
 from sottovoce.accounting.observation import LinearGossip
@@ -14,7 +15,7 @@ from sottovoce.leakage import exact_rank
 from sottovoce.leakage.basis import RankMonitor
 from sottovoce.leakage.trace import AddNoise, ApplyMatrix, ExecutionTrace, Observe
 from sottovoce.privacy import account, exact_loss, learning_view
-from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, LinearProtocol, Randomized, TimeVarying
+from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, Randomized, TimeVarying
 from verification import exact_spans
 
 
@@ -66,7 +67,7 @@ def test_five_nodes_with_two_kinds_of_weights(a):
 def test_a_path_of_four_with_faint_weights(rounds):
     W = weighted_path([2.0**-17] * 3)
     for protocol in (Gossip(sv.graphs.from_matrix(W), rounds), TimeVarying([W] * rounds)):
-        for form in (protocol.view(0), LinearProtocol.view(protocol, 0)):
+        for form in (protocol.view(0), by_general_recursion(protocol, (0,))):
             np.testing.assert_allclose(form.leakage(), [0, 1, 1, 1], atol=1e-12)
     loss = exact_loss(sv.graphs.from_matrix(W), rounds=rounds)
     np.testing.assert_allclose(loss, 1 - np.eye(4), atol=1e-12)
@@ -75,7 +76,7 @@ def test_a_path_of_four_with_faint_weights(rounds):
 def test_memory_and_what_is_published():
     """Chebyshev sees what gossip sees; all final rows of an invertible matrix hold everything."""
     network = sv.graphs.from_matrix(weighted_path([2.0**-17] * 3))
-    fast = LinearProtocol.view(Chebyshev(network, 4, gamma=1.25), 0)
+    fast = by_general_recursion(Chebyshev(network, 4, gamma=1.25), (0,))
     np.testing.assert_allclose(fast.leakage(), [0, 1, 1, 1], atol=1e-9)
     mixed = Gossip(sv.graphs.ring(5), 40)  # all rows are 1/5 up to 1e-10, and still independent
     np.testing.assert_allclose(mixed.output_view(range(5)).leakage(), 1, atol=1e-12)
@@ -101,7 +102,9 @@ def test_random_ticks_are_checked_in_the_same_way():
     protocol = Randomized(sv.graphs.ring(6), 40, np.random.default_rng(3))
     pairs = protocol.trace((0,))
     mixes = [ApplyMatrix(protocol.matrix(t)) for t in range(40)]
-    general = [e for t in range(40) for e in (Observe((0, *protocol.senders(t, (0,)))), mixes[t])]
+    own = [(0,), *[()] * 39]  # its later rows follow from the first and from what it hears
+    seen = [Observe((*own[t], *protocol.senders(t, (0,)))) for t in range(40)]
+    general = [event for t in range(40) for event in (seen[t], mixes[t])]
     plain = ExecutionTrace(6, 6, (AddNoise(0, 6, 1.0), *general), (0,))
     assert exact_rank.independent_rows(pairs) == exact_rank.independent_rows(plain)
     for basis in (exact_rank.exact_basis(pairs), exact_rank.exact_basis(plain)):

@@ -42,11 +42,7 @@ def test_rank_and_determined_columns_equal_rational_arithmetic(seed):
 
 def test_folding_is_reduction():
     rng = np.random.default_rng(0)
-    for prime in (
-        modular_linalg.PRIMES[0],
-        modular_linalg.PRIMES[-1],
-        list(modular_linalg.primes_below())[-1],
-    ):
+    for prime in (modular_linalg.PRIMES[0], modular_linalg.PRIMES[-1], 2**31 - 2045):
         a, b = rng.integers(0, prime, (2, 1000)).tolist()
         offset = np.uint64(2**31 - prime)
         for x, y in [*zip(a, b, strict=True), (prime - 1, prime - 1), (0, 5)]:
@@ -65,13 +61,3 @@ def test_fractions_are_recognized_or_taken_at_their_binary_value():
     assert entries[1] == Fraction(1, 7)
     odd = sparse.csr_array(np.array([[0.0, np.sqrt(0.5)], [0.25, 0.0]]))
     assert modular_linalg.rational_entries(odd) == [Fraction(float(np.sqrt(0.5))), Fraction(1, 4)]
-
-
-def test_rational_reconstruction():
-    primes = list(modular_linalg.primes_below())[:6]
-    for value in (Fraction(-355, 113), Fraction(10**20 + 39, 10**19 + 51), Fraction(0)):
-        fraction = modular_linalg.rational_from_residues(
-            [value.numerator * pow(value.denominator, -1, p) % p for p in primes], primes
-        )
-        assert fraction == value
-    assert all(all(p % q for q in range(2, 50)) for p in primes)

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 from verification.simulator import SimulatedDisk, SimulatedStore
 
-from sottovoce.accounting.release import Release
-from sottovoce.errors import LedgerError
+from sottovoce.accounting.release import Release, compose
+from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger.chain import written
 from sottovoce.ledger.run_ledger import (
     HEAD_FILE,
@@ -21,6 +22,7 @@ from sottovoce.ledger.run_ledger import (
     LOCK,
     STATE_KEY,
     RunLedger,
+    compact_ledger,
     read_ledger,
     verify_ledger,
 )
@@ -132,8 +134,9 @@ def test_bit_flips_and_truncation_never_lose_a_spend(file, tmp_path):
     ledger.close()
     whole = (tmp_path / "frozen" / file).read_bytes()
     rng = np.random.default_rng(3)
-    damages = [("flip", int(at)) for at in rng.integers(0, len(whole), 60)]
-    damages += [("cut", int(at)) for at in rng.integers(0, len(whole), 25)] + [("cut", 0)]
+    rows = len(whole.rstrip(b"\0"))  # zeros written ahead of the rows mean nothing
+    damages = [("flip", int(at)) for at in rng.integers(0, rows, 60)]
+    damages += [("cut", int(at)) for at in rng.integers(0, rows, 25)] + [("cut", 0)]
     refused = 0
     for n, (kind, at) in enumerate(damages):
         victim = tmp_path / f"v{n}"
@@ -358,6 +361,94 @@ def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
     fcntl.flock(lock, fcntl.LOCK_SH)  # as `peer status` does, for a moment
     threading.Timer(0.06, os.close, [lock]).start()
     assert len(contents(tmp_path / "s").releases) == 1
+
+
+def finished(folder, rows=4):
+    """A ledger of ``rows`` large rows whose run is over, a second head file, and a joint release."""
+    head = folder.with_name("second-head")
+    ledger = RunLedger(folder, session=RUN, node=0, about={"rounds": rows - 1}, head_file=head)
+    for r in range(rows):
+        ledger.commit(large_entry(r)._replace(note=f"note {r}", heads=((1, b"head %d" % r),)))
+    joint = Release(0, 0, sensitivity=2.0, noise_std=2.0, joint=True)
+    ledger.commit(entry(rows - 1)._replace(releases=(joint, joint.at(1)), frame=b"", state=b"end"))
+    ledger.close()
+    return head
+
+
+def test_a_compacted_ledger_keeps_what_totals_and_rollbacks_need(tmp_path):
+    head = finished(tmp_path / "s")
+    before, size = read_ledger(tmp_path / "s"), sum(f.stat().st_size for f in (tmp_path / "s").iterdir())
+    compact_ledger(tmp_path / "s", head)
+    after = read_ledger(tmp_path / "s", head_file=head)
+    assert verify_ledger(tmp_path / "s", head) == before["rows"] == 5
+    for name in ("session", "node", "about", "rows", "head"):
+        assert after[name] == before[name]
+    saved = after["saved"]
+    assert (saved.notes, saved.heads) == (before["saved"].notes, before["saved"].heads)
+    assert [(each.steps, each.draws) for each in saved.releases] == [(4, 4), (1, 1), (1, 1)]
+    assert compose(saved.releases) == compose(before["saved"].releases)
+    assert sum(f.stat().st_size for f in (tmp_path / "s").iterdir()) < size / 10
+    with pytest.raises(LedgerError, match="was compacted; it sends nothing more"):
+        RunLedger(tmp_path / "s", session=RUN, node=0, head_file=head)
+    whole = (tmp_path / "s" / LEDGER).read_bytes()
+    for at in range(0, len(whole), 7):  # one line: no flip and no cut leaves less than all of it
+        for damaged in (
+            whole[:at],
+            whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :],
+            whole + whole[: at + 1],
+        ):
+            (tmp_path / "s" / LEDGER).write_bytes(damaged)
+            with pytest.raises(LedgerError):
+                verify_ledger(tmp_path / "s", head)
+    (tmp_path / "s" / LEDGER).write_bytes(whole)
+    head.write_bytes(bytes(40))
+    with pytest.raises(LedgerError, match="older than its head"):
+        verify_ledger(tmp_path / "s", head)
+
+
+def test_a_ledger_of_a_run_that_has_not_finished_is_not_compacted(tmp_path):
+    filled(tmp_path / "s").close()  # nothing says how many rounds it has
+    with contextlib.closing(RunLedger(tmp_path / "t", session=RUN, node=0, about={"rounds": 9})) as running:
+        running.commit(entry(8))
+        with pytest.raises(LedgerError, match="in use"):
+            compact_ledger(tmp_path / "t")
+    for folder in (tmp_path / "s", tmp_path / "t"):
+        before = {file: file.read_bytes() for file in folder.iterdir()}
+        with pytest.raises(ConfigError, match="has not finished"):
+            compact_ledger(folder)
+        assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_crash_at_any_write_leaves_a_ledger_that_can_be_compacted(tmp_path, monkeypatch):
+    """At the n-th call that reaches the disk the process dies; n goes up until nothing is left to stop."""
+    calls = ("open", "write", "pwrite", "fsync", "fdatasync", "replace", "ftruncate", "unlink")
+    finished(tmp_path / "whole")
+    wanted = read_ledger(tmp_path / "whole")
+    for n in itertools.count(1):
+        shutil.copytree(tmp_path / "whole", tmp_path / f"s{n}")
+        left = itertools.count(n, -1)
+
+        def stopping(real, left=left):
+            def call(*arguments, **options):
+                if next(left) == 1:
+                    raise KeyboardInterrupt
+                return real(*arguments, **options)
+
+            return call
+
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            for name in calls:
+                patch.setattr(os, name, stopping(getattr(os, name)))
+            compact_ledger(tmp_path / f"s{n}")
+            break
+        for _ in range(2):
+            again = read_ledger(tmp_path / f"s{n}")
+            assert verify_ledger(tmp_path / f"s{n}") == wanted["rows"]
+            assert compose(again["saved"].releases) == compose(wanted["saved"].releases)
+            compact_ledger(tmp_path / f"s{n}")
+        names = {file.name for file in (tmp_path / f"s{n}").iterdir()}
+        assert names == {LEDGER, HEAD_FILE, LOCK}
+    assert n > 12
 
 
 def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.algorithms.toys import cd, gcd, hosted, problem
+from tests.mechanisms.toys import Spy
 
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import coordinate_clips
@@ -15,31 +16,23 @@ from sottovoce.objectives import GLM
 from sottovoce.privacy import ProtectiveNoise
 
 
+def coordinate(mechanism, j, step=0):
+    """What is released of coordinate ``j`` at zero: what a step of length one takes from it."""
+    mechanism.chosen = lambda step, count: np.full(count, j)
+    M, zero = mechanism.noisy_smoothness(), np.zeros((1, mechanism.dim))
+    w, _, _ = mechanism.descend(M, zero, zero, mechanism.margins(zero), step, 1, np.ones(mechanism.dim))
+    return -float(w[0, j])
+
+
 def test_coordinates_are_uniform_public_and_fixed_by_step():
     plan, data = cd(steps=4000), problem()
     _, mechanism = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     drawn = mechanism.chosen(0, 4000)
     assert abs(np.bincount(drawn) / 4000 - 0.25).max() < 0.03
     assert (mechanism.chosen(1500, 700) == drawn[1500:2200]).all()
-    assert [int(mechanism.chosen(k)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
+    assert [int(mechanism.chosen(k, 1)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
     _, other = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(1)))
     assert (other.chosen(0, 100) != drawn[:100]).any()
-
-
-class Silent:
-    """A mechanism that keeps the values it perturbs and adds nothing."""
-
-    protective = False
-
-    def __init__(self):
-        self.seen = []
-
-    def perturb(self, values, *, agents, step, std, stream=0):
-        self.seen.append((stream, np.array(values), std))
-        return np.array(values)
-
-    def slack(self, dim, std=1.0):
-        return 0.0
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
@@ -50,11 +43,11 @@ def test_smoothness_release_moves_by_at_most_its_sensitivity(adjacency):
     plan = cd(records=10, bounds=(1.0, 2.0, 0.5), smoothness_mu=0.4, steps=1, adjacency=adjacency)
     seen = []
     for D in (X, other):
-        noise = Silent()
+        noise = Spy()
         algorithm, _ = hosted(plan, (D, y), RunRandomness(noise, 1, 1))
         algorithm.init()
         seen.append(noise.seen[0])
-    stream, first, std = seen[0]
+    stream, first, (std,) = seen[0]
     assert stream == 1
     assert 0 < np.linalg.norm(first - seen[1][1]) / std <= 0.4 * (1 + 1e-12)
     (preliminary, _) = plan.releases(0)
@@ -70,8 +63,7 @@ def test_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
         X, y = np.ones((n, 2)), np.array([target, 0, 0, 0, 0])
         plan = cd(GLM("squared"), records=n, clip_norm=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
         _, mechanism = hosted(plan, (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
-        M = mechanism.noisy_smoothness()
-        pull.append([mechanism.coordinate(M, mechanism.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
+        pull.append([coordinate(mechanism, j) for j in (0, 1)])
     C = 3.0 * np.sqrt(np.array([0.25, 0.75]))
     assert (np.array(pull[1]) - pull[0]) * n / C == pytest.approx([2.0, 2.0])
     assert plan.releases(0)[0].sensitivity == 2.0
@@ -81,41 +73,34 @@ def test_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
 def test_rounding_slack_lowers_the_coordinate_clip(adjacency):
     """With a grid coarse enough to matter, what a record moves and two roundings stay within the booking."""
 
-    class Coarse(Silent):
-        def slack(self, dim, std=1.0):
-            return 0.01 * std
-
-    n, z = 4, 10.0
+    n, z, coarse = 4, 10.0, Spy(slack=lambda dim, std: 0.01 * std)
     plan = cd(GLM("squared"), records=n, steps=1, noise_multiplier=z, smoothness=(1.0,), adjacency=adjacency)
     values = []
     for target in (1e6, -1e6 if adjacency == "replace-one" else 0.0):
         _, mechanism = hosted(
-            plan, (np.ones((n, 1)), np.array([target, 0, 0, 0])), RunRandomness(Coarse(), 1, 1)
+            plan, (np.ones((n, 1)), np.array([target, 0, 0, 0])), RunRandomness(coarse, 1, 1)
         )
         mechanism._grid = 0.0  # the sum itself, before it is rounded
-        values.append(mechanism.coordinate(np.ones(1), mechanism.margins(np.zeros((1, 1))), 0, 0) * n)
+        values.append(coordinate(mechanism, 0) * n)
     moves = plan.releases(0)[0].sensitivity
     assert abs(values[0] - values[1]) + 2 * 0.01 * z == pytest.approx(moves)
     with pytest.raises(InvalidInput, match="rounding slack"):
-        hosted(plan.with_noise(1000.0), (np.ones((n, 1)), np.ones(n)), RunRandomness(Coarse(), 1, 1))
+        hosted(plan.with_noise(1000.0), (np.ones((n, 1)), np.ones(n)), RunRandomness(coarse, 1, 1))
 
 
 def test_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
     """One draw in 330,000 is zero; the sum then left as it was, off the grid, and told itself exactly."""
 
-    class Zeros(Silent):
-        protective = True
-
     n, z = 8, 2.0
     X = np.random.default_rng(0).uniform(-1, 1, (n, 1))
     y = np.tile([1.0, -1.0], n // 2)
     plan = cd(records=n, steps=1, noise_multiplier=z, smoothness=(0.25,), output="last")
-    (w,) = plan.run((X, y), Zeros()).outputs["coef"]
+    (w,) = plan.run((X, y), Spy(protective=True)).outputs["coef"]
     steps = w / (1 / 0.25) / (1 / n) / grid_spacing(z)
     assert abs(steps) > 1000
     assert steps == pytest.approx(round(steps), abs=1e-6)
     quiet = cd(records=n, steps=1, noise_multiplier=0.0, smoothness=(0.25,), output="last")
-    (w,) = quiet.run((X, y), Zeros()).outputs["coef"]
+    (w,) = quiet.run((X, y), Spy(protective=True)).outputs["coef"]
     steps = w / (1 / 0.25) / (1 / n) / grid_spacing(z)
     assert abs(steps - round(steps)) > 1e-3
 
@@ -131,10 +116,9 @@ def test_protective_noise_drawn_twice_for_one_step_is_not_the_same():
     """Noise kept for a second query would cancel in the difference of the two answers."""
     plan, data = cd(), problem()
     _, mechanism = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
-    M, margins = mechanism.noisy_smoothness(), mechanism.margins(np.zeros((1, 4)))
-    assert len({mechanism.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
+    assert len({coordinate(mechanism, 0, 5) for _ in range(4)}) > 1
     _, seeded = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    assert len({seeded.coordinate(M, margins, 0, 5) for _ in range(4)}) == 1
+    assert len({coordinate(seeded, 0, 5) for _ in range(4)}) == 1
 
 
 @pytest.mark.parametrize("sparse", [False, True])

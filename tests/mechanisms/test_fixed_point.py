@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.mechanisms.toys import Spy
 
 from sottovoce.algorithms import FixedPoint
 from sottovoce.errors import InvalidInput, ReleaseMismatch
@@ -34,24 +35,12 @@ def test_number_of_blocks_is_compared_with_the_plan():
 
 def test_rounding_slack_raises_the_noise():
     """An operator cannot clip lower, so the noise grows until rounding is covered."""
-
-    stds = []
-
-    class Source:
-        protective = True
-
-        def slack(self, dim, std=1.0):
-            return 0.01 * math.sqrt(dim) * std
-
-        def perturb(self, values, *, agents, step, std, stream=0):
-            stds.append(std)
-            return np.array(values)
-
+    source = Spy(slack=lambda dim, std: 0.01 * math.sqrt(dim) * std, protective=True)
     start = np.zeros((1, 4))
     plan = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=2.0, steps=1, start=start)
-    plan.run(None, Source())
-    (std,) = stds
-    assert (1.0 + 2 * Source().slack(4, std)) / std == pytest.approx(plan.privacy().mu)
+    plan.run(None, source)
+    ((_, _, (std,)),) = source.seen
+    assert (1.0 + 2 * source.slack(4, std)) / std == pytest.approx(plan.privacy().mu)
     loud = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=100.0, steps=1, start=start)
     with pytest.raises(InvalidInput, match="rounding"):
-        loud.run(None, Source())
+        loud.run(None, source)

@@ -27,6 +27,23 @@ class Recorder:
         return self.paid
 
 
+class Spy:
+    """A noise source that adds nothing, and keeps (stream, values, std) of what it would noise.
+
+    ``slack(dim, std)`` is what rounding costs.
+    """
+
+    def __init__(self, slack=lambda dim, std: 0.0, protective=False):
+        self.protective, self._slack, self.seen = protective, slack, []
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        self.seen.append((stream, np.array(values), np.broadcast_to(std, len(values))))
+        return np.array(values)
+
+    def slack(self, dim, std=1.0):
+        return self._slack(dim, std)
+
+
 class Sums:
     """A query whose records are vectors, clipped and added."""
 

@@ -36,13 +36,6 @@ def test_gram_against_the_explicit_matrix():
     assert result.error / result.sens**2 == pytest.approx(np.sum(mixed**2), rel=1e-10)
 
 
-def test_golden_ratio():
-    best = mafalda(None, 2)
-    assert best.error == pytest.approx(((1 + math.sqrt(5)) / 2) ** 2, rel=1e-12)
-    assert (best.C.T @ best.C)[0, 1] == pytest.approx((3 - math.sqrt(5)) / 2, rel=1e-9)
-    assert time_correlation(np.eye(2), mafalda_gram(None, 2)).error == pytest.approx(3)
-
-
 def test_printed_values_on_a_ring():
     M = mafalda_gram(RING, 16)
     assert time_correlation(np.eye(16), M).error == pytest.approx(194.63, abs=5e-3)

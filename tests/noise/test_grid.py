@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import signal, stats
 
 import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
@@ -227,14 +227,8 @@ def convolved(factors, reach=6000):
     for factor in factors:
         spread = np.zeros(2 * factor * reach + 1)
         spread[::factor] = discrete_gaussian_law(512.0, reach)
-        law = np.convolve(law, spread) if factor < 3 else np.asarray(fft_convolve(law, spread))
+        law = signal.convolve(law, spread, method="direct" if factor < 3 else "fft")
     return law
-
-
-def fft_convolve(one, two):
-    from scipy.signal import fftconvolve
-
-    return fftconvolve(one, two)
 
 
 @pytest.mark.parametrize("factors", [(1, 0, 0), (1, 1, 1), (5, 3, 0), (9, 4, 2)])

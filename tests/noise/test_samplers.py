@@ -9,6 +9,8 @@ from scipy import stats
 
 from sottovoce.errors import InvalidInput
 from sottovoce.noise import samplers as module
+from sottovoce.noise.philox import members_below, standard_normals
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise, RecordedNoise, SimulatedNoise, as_noise
 
 SOURCES = [SimulatedNoise(3), ProtectiveNoise(), RecordedNoise(ProtectiveNoise())]
@@ -221,3 +223,69 @@ def test_the_grid_is_that_of_the_source():
     assert module.grid_of(RecordedNoise(ProtectiveNoise()), 2.0) == module.grid_spacing(2.0)
     assert module.grid_of(RecordedNoise(SimulatedNoise(1)), 2.0) == 0
     assert module.grid_of(ProtectiveNoise(), 0.0) == 0
+
+
+@pytest.mark.parametrize("source", [lambda: np.random.default_rng(1), lambda: SimulatedNoise(4)])
+def test_a_simulation_is_repeated_by_its_seed(source):
+    one, same = RunRandomness.from_rng(source()), RunRandomness.from_rng(source())
+    assert one.batches == same.batches
+    assert not one.protective
+    assert one.draws(3, 1).integers(2**60) == same.draws(3, 1).integers(2**60)
+    assert one.draws(3, 1).integers(2**60) != one.draws(3, 2).integers(2**60)
+    assert RunRandomness.from_rng(one) is one
+
+
+def test_protective_runs_keep_their_batches_secret():
+    random, other = (RunRandomness.from_rng(ProtectiveNoise()) for _ in range(2))
+    assert isinstance(random.batches, bytes)
+    assert random.batches != other.batches
+    assert random.seeds is None
+    assert random.draws(0).integers(2**60) == random.draws(0).integers(2**60)
+    assert random.draws(0).integers(2**60) != other.draws(0).integers(2**60)
+
+
+def test_copies_of_an_agent_are_keyed_by_their_own_numbers():
+    random = RunRandomness.from_rng(np.random.default_rng(1))
+    assert random.noise_ids_of([2, 5]) == [2, 5]
+    assert RunRandomness(random.noise, 0, 0, (7, 8)).noise_ids_of([2, 2]) == [7, 8]
+
+
+def numpy_draws(key, agents, dim, step, stream):
+    rows = np.empty((len(agents), dim), np.float32)
+    for row, agent in zip(rows, agents, strict=True):
+        bits = np.random.Philox(key=key, counter=np.array([0, agent, step, stream], np.uint64))
+        np.random.Generator(bits).standard_normal(out=row, dtype=np.float32)
+    return rows
+
+
+@pytest.mark.parametrize("dim", [1, 1023, 200_000])  # the last, in threads, holds hundreds from the tail
+def test_draws_are_those_of_numpy_bit_for_bit(dim):
+    key = np.random.SeedSequence(11).generate_state(2, np.uint64)
+    agents = np.array([0, 3, 4, 2**31 - 1, 17])
+    drawn = standard_normals(key, agents, dim, step=2**40, stream=5)
+    assert (drawn.view(np.uint32) == numpy_draws(key, agents, dim, 2**40, 5).view(np.uint32)).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "rate"), [(1, 0.5), (7, 0.3), (1024, 1 / 3), (5003, 0.04), (5003, 1 - 2**-53)]
+)
+def test_members_are_those_of_numpy(size, rate):
+    key = np.random.SeedSequence([3, 0x107]).generate_state(2, np.uint64)
+    bits = np.random.Philox(key=key, counter=np.array([0, 2**31 - 1, 2**40, 3], np.uint64))
+    expected = np.flatnonzero(np.random.Generator(bits).random(size) < rate)
+    members = members_below(rate, key, 2**31 - 1, 2**40, 3, size)
+    assert members.dtype == expected.dtype
+    assert np.array_equal(members, expected)
+
+
+def test_no_agents_draw_nothing():
+    assert standard_normals(np.zeros(2, np.uint64), np.array([], int), 300, 0, 0).shape == (0, 300)
+
+
+def test_simulated_noise_of_float32_rows_is_scaled_normals_of_numpy():
+    key = np.random.SeedSequence(5).generate_state(2, np.uint64)
+    values, std = np.linspace(-1, 1, 600, dtype=np.float32).reshape(2, 300), np.array([0.5, 2.0])
+    noisy = SimulatedNoise(5).perturb(values, agents=[7, 8], step=1, std=std, stream=2)
+    expected = values + std.astype(np.float32)[:, None] * numpy_draws(key, [7, 8], 300, 1, 2)
+    assert noisy.dtype == np.float32
+    assert (noisy == expected).all()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sottovoce.report.page import value_text
+from sottovoce.report.rendering import value_text
 
 from ..report.conftest import command, results_of, write_inputs
 from .conftest import violations

@@ -66,12 +66,13 @@ class MemoryLink:
     async def start(self, address=None):
         self.connections.open[self.node] = self
 
-    def send(self, to, raw):
+    def send(self, to, *frames):
         assert to in self.contacts
-        assert len(raw) <= self.largest
-        self.connections.carried.append((self.node, to, raw))
-        if to in self.connections.open:  # else lost, and asked for again
-            asyncio.get_running_loop().call_soon(self.connections.open[to].take, self.node, raw)
+        for raw in frames:
+            assert len(raw) <= self.largest
+            self.connections.carried.append((self.node, to, raw))
+            if to in self.connections.open:  # else lost, and asked for again
+                asyncio.get_running_loop().call_soon(self.connections.open[to].take, self.node, raw)
 
     def take(self, sender, raw):
         try:

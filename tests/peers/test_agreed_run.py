@@ -8,6 +8,7 @@ import pytest
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, DataError
+from sottovoce.graphs import parse
 from sottovoce.ledger.cost import view_name
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.agreed_run import AgreedRun
@@ -21,8 +22,9 @@ SGD = {
 DELTA = 1e-5
 
 
-def agreed_run(consortium, algorithm, **more):
-    return AgreedRun(consortium(algorithm=algorithm, **more).agreement)
+def agreed_run(consortium, algorithm, graph="ring:4", **more):
+    nodes = parse(graph).n
+    return AgreedRun(consortium(nodes, graph, algorithm, **{"epsilon": 900.0, **more}).agreement)
 
 
 def largest(numbers, reach, std, center=0.0):
@@ -43,14 +45,8 @@ def largest(numbers, reach, std, center=0.0):
 @pytest.mark.parametrize("center", [0.0, [1.0, -7.0]])
 def test_rows_that_clip_and_noise_do_not_allow_are_known(protocol, graph, times, radius, center, consortium):
     """Means of rows stay within one row's reach; on the way to an exact sum a row may hold all of them."""
-    algorithm = {
-        "name": "averaging",
-        "protocol": protocol,
-        "clip_norm": radius,
-        "noise_multiplier": 4.0,
-        "center": center,
-    }
-    averaging = agreed_run(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
+    algorithm = {"name": "averaging", "protocol": protocol, "clip_norm": radius, "center": center}
+    averaging = agreed_run(consortium, {**algorithm, "noise_multiplier": 4.0}, graph, dim=2)
     far = float(np.max(np.abs(center)))
     assert averaging.bound == pytest.approx(times * largest(4 * 2, radius, 4.0 * radius, far), rel=1e-12)
 
@@ -65,14 +61,13 @@ def test_no_bound_where_nothing_public_bounds_a_row(consortium):
         ({**record, "protocol": "exchange"}, "hypercube:2"),
         ({**SGD, "name": "dp-dsgd", "noise_multiplier": 4.0, "protocol": "gossip:1"}, "ring:4"),
     ):
-        assert agreed_run(consortium, algorithm, n=4, graph=graph, epsilon=900.0).bound is None
+        assert agreed_run(consortium, algorithm, graph).bound is None
 
 
 @pytest.mark.parametrize(("tolerate", "around"), [("", 4), (":tolerate=2", 3)])
 def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, around, consortium):
     """Five members: any one sees four noises around a row, any two see three."""
-    algorithm = {**SGD, "protocol": f"masked{tolerate}"}
-    masked_run = agreed_run(consortium, algorithm, n=5, graph="complete:5", epsilon=900.0)
+    masked_run = agreed_run(consortium, {**SGD, "protocol": f"masked{tolerate}"}, "complete:5")
     assert masked_run.tolerate == {4: 1, 3: 2}[around]
     (release,) = masked_run.plan.releases(2)
     for steps in (1, 2, 3):
@@ -80,16 +75,14 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
         assert masked_run.spent(2, some).epsilon(DELTA) == pytest.approx(cost(steps, around), rel=1e-6)
         assert masked_run.spent_locally(2, some).epsilon(DELTA) == pytest.approx(cost(steps, 1), rel=1e-6)
     assert masked_run.charged_guarantee(2).epsilon(DELTA) == pytest.approx(cost(3, around), rel=1e-6)
-    assert masked_run.noise_amplification(2) == pytest.approx(math.sqrt(around), rel=1e-6)
     assert masked_run.spent(2, []).epsilon(DELTA) == 0.0
     assert masked_run.spent(2, []).adversary.kind == "local"
 
 
 def test_the_table_says_what_each_number_is(consortium):
-    group = consortium(n=4, graph="path:4", algorithm={"protocol": "tree"})
-    rows = AgreedRun(group.agreement).table()
+    run = agreed_run(consortium, {"protocol": "tree"}, "path:4")
+    rows, plan = run.table(), run.plan
     assert [row["member"] for row in rows] == ["m0", "m1", "m2", "m3"]
-    plan = group.agreement.plan
     for node, row in enumerate(rows):
         assert (row["label_local"], row["label_network"]) == ("ldp", "exact")
         pairs = [plan.privacy("pairwise", user=node, observer=v).epsilon(1e-5) for v in range(4) if v != node]
@@ -117,17 +110,11 @@ def test_no_exact_cost_where_exchanges_may_be_left_out(consortium):
         assert (row["label_network"], row["epsilon_network"]) == ("ldp", row["epsilon_local"])
 
 
-def agreed(consortium, algorithm, **more):
-    return consortium(algorithm={**SGD, **algorithm}, epsilon=900.0, **more)
-
-
 def test_a_run_is_as_long_as_its_steps_together(consortium):
     """Four members exchange in two rounds; trees that are drawn anew differ in depth."""
-    steady = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
+    steady = agreed_run(consortium, {**SGD, "protocol": "exchange"}, "hypercube:2")
     assert (steady.rounds, steady.codec.dim) == (3 * 2, 3)
-    drawn = AgreedRun(
-        agreed(consortium, {"protocol": "tree:kind=uniform"}, n=5, graph="complete:5").agreement
-    )
+    drawn = agreed_run(consortium, {**SGD, "protocol": "tree:kind=uniform"}, "complete:5")
     assert drawn.rounds == sum(drawn.plan.schedule(k).rounds for k in range(3))
     assert type(steady.rounds) is type(drawn.rounds) is int
 
@@ -146,15 +133,15 @@ def test_trees_drawn_anew_are_accounted_exactly_up_to_a_limit(late):
 
 
 def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
-    group = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
-    agreed_run, third = AgreedRun(group.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
-    program = agreed_run.program(1, group.records[1], SimulatedNoise(0), start_row=third)
+    group = consortium(n=4, graph="hypercube:2", algorithm={**SGD, "protocol": "exchange"}, epsilon=900.0)
+    run, third = AgreedRun(group.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
+    program = run.program(1, group.records[1], SimulatedNoise(0), start_row=third)
     program.begin()
     assert program.result().dtype == group.agreement.model.number == "float64"
     np.testing.assert_array_equal(program.result(), third.astype(float))
     for wrong in (third[:2], third[None], np.zeros(())):
         with pytest.raises(DataError, match="model to go on from"):
-            agreed_run.program(1, group.records[1], SimulatedNoise(0), start_row=wrong)
+            run.program(1, group.records[1], SimulatedNoise(0), start_row=wrong)
 
 
 def test_the_loudest_member_says_how_large_a_row_may_be():
@@ -180,9 +167,7 @@ def epsilons(guarantees):
 
 def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
     """Five members under masks: any two see the noise of three around a row, any one that of four."""
-    pairs = AgreedRun(
-        agreed(consortium, {"protocol": "masked:tolerate=2"}, n=5, graph="complete:5").agreement
-    )
+    pairs = agreed_run(consortium, {**SGD, "protocol": "masked:tolerate=2"}, "complete:5")
     (release,) = pairs.plan.releases(2)
     some = [release.at(k) for k in range(2)]
     assert epsilons(pairs.cost_of_interrupted(2, some)) == pytest.approx(
@@ -194,7 +179,7 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
 def test_a_masked_plan_fits_its_budget_as_charged_and_no_release_more(consortium):
     """What is signed decides: with the own noise alone the plan costs more than the budget."""
     masked = {**SGD, "protocol": "masked:tolerate=2"}
-    masked_run = agreed_run(consortium, masked, n=5, graph="complete:5", epsilon=1.01 * cost(3, 3))
+    masked_run = agreed_run(consortium, masked, "complete:5", epsilon=1.01 * cost(3, 3))
     spending, (release,) = masked_run.spending(2), masked_run.plan.releases(2)
     assert cost(3, 1) > spending.budget.epsilon
     for k in range(release.steps):
@@ -206,13 +191,12 @@ def test_a_masked_plan_fits_its_budget_as_charged_and_no_release_more(consortium
 
 def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_cost(consortium):
     """In an exchange of four a member hears one other alone, and the sum of the two others."""
-    exchange = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
+    exchange = agreed_run(consortium, {**SGD, "protocol": "exchange"}, "hypercube:2")
     (release,) = exchange.plan.releases(1)
     assert epsilons(exchange.cost_of_interrupted(1, [release.at(0)])) == pytest.approx(
         {"network": cost(1, 1)}, rel=1e-6
     )
     assert exchange.cost_of_interrupted(1, []) == ()
-    plain = {"name": "dp-dsgd", "protocol": "gossip:1"}
-    gossip = AgreedRun(agreed(consortium, plain, n=4, graph="ring:4").agreement)
+    gossip = agreed_run(consortium, {**SGD, "name": "dp-dsgd", "protocol": "gossip:1"})
     (release,) = gossip.plan.releases(1)
     assert gossip.cost_of_interrupted(1, [release.at(0)]) == gossip.cost_of_interrupted(1, []) == ()

@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+import re
 
 import pytest
 
-from sottovoce.algorithms.registry import ALGORITHMS
+from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError
-from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement import Member, merge_signatures, read_agreement, sign_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.runtime import Peer, PeerConfig
+from sottovoce.peers.statements import signing_summary
 
 
 def edited(group, old, new, count=1):
@@ -32,9 +35,6 @@ def test_the_name_is_the_content_not_the_layout(consortium):
 
 
 def test_a_large_delta_is_refused_unless_accepted_by_name(consortium):
-    from sottovoce.peers.agreed_run import AgreedRun
-    from sottovoce.peers.statements import signing_summary
-
     group = consortium()
     assert group.agreement.delta_warning is None
     (line,) = [line for line in group.file.read_text().splitlines() if line.startswith("delta = ")]
@@ -48,55 +48,63 @@ def test_a_large_delta_is_refused_unless_accepted_by_name(consortium):
     assert group.agreement.accept == ("large delta",)
 
 
+TITLE, PROTOCOL, GRAPH = 'title = "a test"', 'protocol = "gossip:4"', 'graph = "ring:3"'
+CLIP, ADJACENCY, ADDRESS = "clip_norm = 1.0", 'adjacency = "user"', "127.0.0.1:"
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "words"),
     [
-        ("gossip:4", "gossip:four"),
-        ("gossip:4", "gossip:2.5"),
-        ("clip_norm = 1.0", "clip_norm = 1.0\nsurprise = 1"),
-        ("clip_norm = 1.0", "clip_norm = 1.0\nsteps = 2"),
-        ("clip_norm = 1.0", "clip_norm = 1.0\nsizes = [3, 3, 3]"),
-        ("noise_multiplier = 2.0", "noise_multiplier = 0.0"),
-        ('adjacency = "user"', 'adjacency = "add-remove"'),
-        ('adjacency = "user"', 'adjacency = "record"'),
-        ('adjacency = "user"\n', ""),
-        ("version = 1", "version = 3"),
-        ("version = 1\n", ""),
-        ("clip_norm = 1.0", "clip_norm = -1.0"),
-        ("clip_norm = 1.0", "clip_norm = nan"),
-        ('graph = "ring:3"', 'graph = "ring:5"'),
-        ('graph = "ring:3"', 'graph = "triangle-ish"'),
-        ('graph = "ring:3"', 'graph = "file:edges.txt"'),
-        ('graph = "ring:3"', 'graph = "edges:0-1,x"'),
-        ('protocol = "gossip:4"', 'protocol = "exchange"'),
-        ('protocol = "gossip:4"', 'protocol = "walk"'),
-        ('protocol = "gossip:4"', 'protocol = "neighbor-sum"'),
-        ('protocol = "gossip:4"', 'protocol = "tree:3"'),
-        ('kind = "mean"', 'kind = "logistic"'),
-        ('name = "averaging"', 'name = "dp-dsgd"'),
-        ("epsilon = 60.0", "epsilon = 0.0"),
-        ("delta = 1e-05", "delta = 1.0"),
-        ('name = "m1"', 'name = "m0"'),
-        ("127.0.0.1:", "127.0.0.1:x"),
-        ("[budget]", "[budget"),
-        ("[budget]", "[budgets]"),
-        ('graph = "ring:3"', '"A[x" = 1\ngraph = "ring:3"'),
-        ('fingerprint = "', 'fingerprint = "00'),
+        ("gossip:4", "gossip:four", None),
+        ("gossip:4", "gossip:2.5", None),
+        *[(CLIP, f"{CLIP}\n{line}", None) for line in ("surprise = 1", "steps = 2", "sizes = [3, 3, 3]")],
+        ("noise_multiplier = 2.0", "noise_multiplier = 0.0", None),
+        *[(ADJACENCY, f'adjacency = "{name}"', None) for name in ("add-remove", "record")],
+        (f"{ADJACENCY}\n", "", None),
+        ("version = 1\n", "", "has no version; write version = 1 at its top"),
+        ("version = 1", "version = 2", "is of version 2; this sottovoce reads version 1"),
+        ("version = 1", "version = 0", "is of version 0; this sottovoce reads version 1"),
+        *[(CLIP, f"clip_norm = {value}", None) for value in ("-1.0", "nan")],
+        *[
+            (GRAPH, f'graph = "{text}"', None)
+            for text in ("ring:5", "triangle-ish", "file:x.txt", "edges:0-1,x")
+        ],
+        *[
+            (PROTOCOL, f'protocol = "{name}"', None)
+            for name in ("exchange", "walk", "neighbor-sum", "tree:3")
+        ],
+        ('kind = "mean"', 'kind = "logistic"', None),
+        ('name = "averaging"', 'name = "dp-dsgd"', None),
+        ("epsilon = 60.0", "epsilon = 0.0", None),
+        ("delta = 1e-05", "delta = 1.0", None),
+        ('name = "m1"', 'name = "m0"', None),
+        ("[budget]", "[budget", None),
+        ("[budget]", "[budgets]", None),
+        (GRAPH, f'"A[x" = 1\n{GRAPH}', None),
+        ('fingerprint = "', 'fingerprint = "00', None),
+        # words of others that could trick who reads them before signing
+        (TITLE, 'title = "free\\u001b[2A\\u001b[2K"', "printable"),
+        (TITLE, 'title = "a \\u202e test"', "printable"),
+        (TITLE, 'title = "a\\ntest"', "printable"),
+        (TITLE, f'title = "{"x" * 201}"', "at most 200"),
+        (TITLE, 'title = ""', "printable"),
+        (GRAPH, 'graph = "ring:3\\n"', "printable"),
+        *[(ADDRESS, f"{text}:", "host:port") for text in ("unix:/run/x", "dns://evil/x", "127.0.0.1:x")],
+        (ADDRESS, "127.0.0.1:\\u0663", "host:port"),
+        ("graph = ", '"\\u001b[2J" = 1\ngraph = ', r"\?\[2J"),
     ],
 )
-def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, consortium):
+def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, words, consortium):
     group = consortium()
     edited(group, old, new)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=words) as caught:
         read_agreement(group.file)
     assert str(group.file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):
     """Whatever class the registry has: what it declares is taken, everything else is refused by it."""
-    from sottovoce.algorithms.registry import algorithm
-
     for name in ("averaging", "consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno"):
         kind = algorithm(name)
         part = {"name": name, "protocol": "tree" if "tree" in kind.protocols else kind.protocols[0]}
@@ -125,21 +133,6 @@ def test_what_members_cannot_run_together_is_refused(name, consortium):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("", "has no version; write version = 1 at its top"),
-        ("version = 2\n", "is of version 2; this sottovoce reads version 1"),
-        ("version = 0\n", "is of version 0; this sottovoce reads version 1"),
-    ],
-)
-def test_unknown_versions_are_refused(consortium, line, sentence):
-    group = consortium()
-    edited(group, "version = 1\n", line)
-    with pytest.raises(ConfigError, match=sentence):
-        read_agreement(group.file)
-
-
 def test_what_is_left_unsaid_is_not_in_the_name(consortium):
     """A new option leaves the hash of an agreement that does not name it as it is."""
     group = consortium(algorithm={"name": "dp-dsgd", "protocol": "gossip:1", "steps": 2})
@@ -150,7 +143,7 @@ def test_what_is_left_unsaid_is_not_in_the_name(consortium):
     }  # fmt: skip
     assert set(content["model"]) == {"kind", "parameters"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    assert group.agreement.run_id == hashlib.sha256(b"sottovoce agreement 2\n" + text).digest()
+    assert group.agreement.run_id == hashlib.sha256(b"sottovoce agreement 1\n" + text).digest()
     before = group.agreement.run_id
     edited(group, "steps = 2", "steps = 2\nlearning_rate = 0.1")
     assert group.agreement.run_id != before
@@ -185,24 +178,17 @@ def test_only_what_all_signed_runs(consortium):
 
 def test_a_missing_signature_names_the_member(consortium):
     group = consortium()
-    text = group.file.read_text()
-    group.file.write_text("\n".join(line for line in text.split("\n") if not line.startswith("m2 = ")))
+    group.file.write_text(re.sub("(?m)^m2 = .*$", "", group.file.read_text()))
     with pytest.raises(ConfigError, match="m2"):
         start(group)
 
 
 def test_signatures_are_merged_from_other_copies(consortium, tmp_path):
     group = consortium()
-    whole = group.file.read_text()
-    parts = []
-    for keep in ("m0", "m1", "m2"):
-        lines = [
-            x
-            for x in whole.split("\n")
-            if not x.startswith(("m0 = ", "m1 = ", "m2 = ")) or x.startswith(keep)
-        ]
-        parts.append(tmp_path / f"{keep}.toml")
-        parts[-1].write_text("\n".join(lines))
+    parts = [tmp_path / f"{name}.toml" for name in ("m0", "m1", "m2")]
+    for part in parts:
+        others = "|".join({"m0", "m1", "m2"} - {part.stem})
+        part.write_text(re.sub(f"(?m)^({others}) = .*$", "", group.file.read_text()))
     merge_signatures(parts[0], parts[1])
     merge_signatures(parts[0], parts[2])
     read_agreement(parts[0]).require_signatures()
@@ -240,45 +226,9 @@ def test_titles_in_any_script_are_kept_and_signed(consortium):
     assert "🏥".encode() in text
 
 
-BAD = {
-    "a title that repaints the terminal": (
-        'title = "a test"',
-        'title = "free\\u001b[2A\\u001b[2K"',
-        "printable",
-    ),
-    "a title written backwards": ('title = "a test"', 'title = "a \\u202e test"', "printable"),
-    "a title of two lines": ('title = "a test"', 'title = "a\\ntest"', "printable"),
-    "an endless title": ('title = "a test"', f'title = "{"x" * 201}"', "at most 200"),
-    "no title": ('title = "a test"', 'title = ""', "printable"),
-    "a graph of two lines": ('"edges:0-1"', '"edges:0-1,\\n0-1"', "printable"),
-    "an address that is a local socket": ("127.0.0.1:", "unix:/run/x:", "host:port"),
-    "an address that names its own resolver": ("127.0.0.1:", "dns://evil/x:", "host:port"),
-    "a port in other digits": ("127.0.0.1:", "127.0.0.1:\\u0663", "host:port"),
-    "a key that repaints the terminal": ("graph = ", '"\\u001b[2J" = 1\ngraph = ', r"\?\[2J"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_words_of_others_cannot_trick_the_reader(case, consortium):
-    """What a member reads before it signs is what it signs."""
-    old, new, words = BAD[case]
-    group = consortium(n=2, graph="edges:0-1")
-    text = group.file.read_text()
-    assert old in text
-    group.file.write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=words) as refused:
-        read_agreement(group.file)
-    assert str(refused.value).isprintable()
-
-
 @pytest.mark.parametrize("name", ["Évil", "a b", 'x" = "', "a\x1b[2J", "x" * 64])
 def test_names_in_certificates_of_others_are_checked_too(name, consortium):
     """A certificate made with another tool may bear any name; an agreement takes only plain ones."""
-    from sottovoce.peers import identity as module
-    from sottovoce.peers.agreement import Member, member_entry
-
-    key = module.ec.generate_private_key(module.ec.SECP256R1())
-    certificate = module._identity(key, "plain", 3).certificate
-    entry = member_entry(certificate, "127.0.0.1:7000") | {"name": name}
+    entry = consortium(n=2, graph="path:2").agreement.members[0].model_dump()
     with pytest.raises(ValueError, match="lower-case letters"):
-        Member(**entry)
+        Member(**{**entry, "name": name})

@@ -1,5 +1,6 @@
 """The plan of an agreement: only algorithms and protocols of the library."""
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -202,10 +203,22 @@ def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, m
         ),
         ({"module": "x:build", "module_sha256": "0", "weights_sha256": "0" * 64}, {}, "should match pattern"),
         ({}, {"bounds": {"age": [0, 100]}}, "bounds lacks 'blood pressure'"),
+        (
+            {},
+            {"bounds": {"age": 3, "blood pressure": [0, 1]}},
+            r"\[data\] bounds.age: input .* tuple, got 3\.",
+        ),
+        ({}, {"bounds": "some"}, "bounds: input should be 'none', got 'some'"),
         ({}, {"bounds": {"age": [9, 1], "blood pressure": [0, 1]}}, "low < high"),
         ({}, {"classes": ["a", "a"]}, "two or more different names"),
         ({}, {"intercept": False}, "parameters must be 12"),
         ({}, {"classes": ["well", "ill"]}, "there are 2 classes"),
+        (
+            {"net": "mlp", "loss": "squared_error"},
+            {"target": "how ill"},
+            r'label \'how ill\' has no public bounds: write bounds = \{ "how ill" = \[low, high\] \} in '
+            r'\[data\], or bounds = "none" to take numbers as they are',
+        ),
     ],
 )
 def test_wrong_agreements_are_one_sentence(consortium, model, data, words):
@@ -214,3 +227,19 @@ def test_wrong_agreements_are_one_sentence(consortium, model, data, words):
         consortium(
             3, algorithm=LEARNING, dim=15, kind=kind, model=model or {"classes": 3}, data={**DATA, **data}
         )
+
+
+def test_an_amount_is_scaled_by_its_bounds_or_taken_as_it_is_by_name(consortium, tmp_path):
+    (tmp_path / "m.csv").write_text("age,dose\n10,4\n20,9\n")
+    agreed = functools.partial(
+        consortium, 2, "path:2", {**LEARNING, "batch_size": 2.0}, dim=1, kind="squared", epsilon=900.0
+    )
+    data = {"features": ["age"], "target": "dose"}
+    with pytest.raises(ConfigError, match="'dose' has no public bounds"):
+        agreed(data=data)
+    for bounds, features, label in (
+        ({"age": [0, 20], "dose": [0, 8]}, [0.0, 1.0], [0.0, 1.0]),
+        ("none", [10.0, 20.0], [4.0, 9.0]),
+    ):
+        X, y = read_records(tmp_path / "m.csv", agreed(data={**data, "bounds": bounds}).agreement)
+        assert (X[:, 0].tolist(), y.tolist()) == (features, label)

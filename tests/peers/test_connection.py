@@ -30,6 +30,9 @@ class Records:
         self.at += len(part)
         return len(part)
 
+    def pending(self):
+        return len(self.stream) - self.at
+
     def close(self):
         self.near.close()
         self.far.close()

@@ -231,6 +231,17 @@ def test_rows_are_forgotten_when_all_have_used_them_and_the_spend_survives_a_res
     assert again.program.at == scene.core.program.at == 2
 
 
+def test_keys_of_a_finished_step_are_given_up_with_the_first_row_of_the_next():
+    """Rows within one step keep the key of the saved state; the first of a step replaces it."""
+    scene, kept = Scene(protocols.Gossip(STAR, 3)), []
+    commit = scene.core.store.commit
+    scene.core.store.commit = lambda entry: (kept.append((entry.round, entry.same_keys)), commit(entry))
+    scene.hello()
+    for r in range(7):
+        scene.receive_rows(r)
+    assert kept == [(r, r % 3 != 0) for r in range(8)]
+
+
 class TestDrop:
     """The rule `drop`: a question is durable before it is asked, and binds until it is answered."""
 

@@ -1,12 +1,11 @@
-"""A member directory: runs begin once, go on in their own folder with their own records, and are charged
-for good.
-"""
+"""A member directory: runs begin once, go on with their own folder and records, and are charged for good."""
 
 import asyncio
 import math
 import shutil
 import stat
 import tomllib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -67,10 +66,8 @@ def members(tmp_path, memory_links):
 def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_is_sent(members):
     """mu = 1 each: 4.377, then sqrt(2), and the files are re-ordered between the runs."""
     directory = members.directories["north"]
-    directory.lifetime_ledger.set_budget(None, LifetimeBudget(7.0, DELTA, "user", "local"), "a vote")
-    members.directories["south"].lifetime_ledger.set_budget(
-        None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote"
-    )
+    for each, limit in zip(members.directories.values(), (7.0, 9.0), strict=True):
+        each.lifetime_ledger.set_budget(None, LifetimeBudget(limit, DELTA, "user", "local"), "a vote")
     members.run(members.agree("first"))
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     members.records = {name: Records(each.X[::-1].copy(), each.y) for name, each in members.records.items()}
@@ -107,9 +104,8 @@ def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links
     directory.lifetime_ledger.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
     agreement = members.agree("masked", protocol="masked")
     assert agreement.session != agreement.run_id
-    (key,) = set(directory.identity_folder.iterdir()) - {
-        directory.identity_folder / n for n in ("key.pem", CERTIFICATE)
-    }
+    names = ("key.pem", CERTIFICATE)
+    (key,) = (file for file in directory.identity_folder.iterdir() if file.name not in names)
     content = key.read_bytes()
     key.unlink()
     with pytest.raises(ConfigError, match="mask key"):
@@ -166,6 +162,32 @@ def test_verifying_finds_a_damaged_old_or_missing_ledger(members, call):
     assert verify().code == 1
 
 
+def test_only_ended_runs_are_compacted_and_everything_still_adds_up(members, call):
+    first, second = (members.agree(title, noise=8.0) for title in ("first", "second"))
+    members.run(first)
+    members.peer("north", second).ledger.close()
+    directory = members.directories["north"]
+    done, begun = (members.state("north", agreement) for agreement in (first, second))
+    command = ("peer", "ledger", "--compact", "--directory", directory.folder, "--json")
+    before, status = directory.lifetime_ledger.summary(), read_status(done)
+    refused = call(*command, begun)
+    assert (refused.code, "is started in the lifetime ledger" in refused.json["error"]) == (78, True)
+    assert call("peer", "ledger", done, "--compact").code == 78  # without the directory its head is not seen
+    for _ in range(2):
+        assert call(*command).json == {"compacted": [str(done)]}
+        now = read_status(done)
+        assert (now.pop("ledger_rows"), now["finished"]) == (status.get("ledger_rows"), True)
+        for name in ("round", "releases", "epsilon_spent", "label", "ledger_head", "population"):
+            assert now[name] == status[name]
+    assert directory.lifetime_ledger.summary() == before
+    assert [each["problem"] for each in directory.verify()] == ["", "", ""]
+    with pytest.raises(LedgerError, match="was compacted"):
+        members.peer("north", first)
+    assert call("peer", "compare", done, members.state("south", first)).code == 1
+    directory.restore("nothing is missing")
+    assert members.total() == before[0]["budgets"][0]["total"]
+
+
 def test_a_begun_run_whose_folder_was_deleted_is_never_repeated(members):
     """The run has not ended, so only the mark that its ledger existed tells that rows may have left."""
     agreement = members.agree("first")
@@ -220,12 +242,10 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
 
 def test_a_ledger_older_than_its_runs_is_refused_and_restored_by_charging_for_them(members):
     directory = members.directories["north"]
-    old = directory.lifetime_ledger.path.read_bytes()
+    ledger = directory.lifetime_ledger
+    old = ledger.path.read_bytes()
     members.run(members.agree("first"))
-    for file in (
-        directory.lifetime_ledger.path,
-        directory.lifetime_ledger.copy,
-    ):  # both copies set back, the runs not
+    for file in (ledger.path, ledger.copy):  # both copies set back, the runs not
         file.write_bytes(old)
     with pytest.raises(LedgerError, match="older than its runs"):
         members.peer("north", members.agree("second"))
@@ -237,10 +257,8 @@ def test_a_certificate_that_is_not_pinned_is_refused(members, tmp_path):
     agreement = members.agree("first")
     stranger = make_identity(tmp_path / "stranger", "south")  # north drafts with a south of its own making
     north = members.directories["north"]
-    entries = [
-        member_entry(north.identity.certificate, "127.0.0.1:4400"),
-        member_entry(stranger.certificate, "127.0.0.1:4401"),
-    ]
+    entries = [member_entry(each.certificate, "127.0.0.1:4400") for each in (north.identity, stranger)]
+    entries[1]["address"] = "127.0.0.1:4401"
     content = tomllib.loads((members.folder / "first.toml").read_text())
     draft = {key: value for key, value in content.items() if key not in ("members", "signatures")}
     false = write_agreement(tmp_path / "false.toml", draft, entries)
@@ -285,15 +303,12 @@ def test_a_directory_is_found_by_name_identity_variable_or_usual_place(members, 
 
 def test_a_directory_open_to_others_or_with_its_copy_inside_is_refused(tmp_path):
     limit = [LifetimeBudget(1.0, DELTA, "user")]
+    create = partial(MemberDirectory.create, tmp_path / "h", "north", population="p", budgets=limit)
     with pytest.raises(ConfigError, match="outside the member directory"):
-        MemberDirectory.create(
-            tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "h" / "copy"
-        )
-    directory = MemberDirectory.create(
-        tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c"
-    )
+        create(copy=tmp_path / "h" / "copy")
+    directory = create(copy=tmp_path / "c")
     with pytest.raises(ConfigError, match="is a member directory already"):
-        MemberDirectory.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
+        create(copy=tmp_path / "c")
     for path in directory.folder.rglob("*"):
         if path.name != CERTIFICATE:
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path

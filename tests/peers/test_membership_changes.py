@@ -1,7 +1,6 @@
 """Members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
 
 import asyncio
-import json
 import math
 import shutil
 
@@ -108,9 +107,7 @@ class Versions(Members):
         self.sign(self.file)
 
     def next_from(self, old, drafter="m0", membership_version=None, continues=None, **changes):
-        """Draft a membership version of an earlier agreement; what it says of itself may be changed before
-        signing.
-        """
+        """Draft a version of an earlier agreement; what it says of itself may be changed before signing."""
         self.file = self.folder / f"fork{len(list(self.folder.glob('fork*.toml')))}.toml"
         draft_membership_change(self.file, old, self.state(drafter, old), **changes)
         if continues is not None:
@@ -144,8 +141,13 @@ def interrupted(members):
     return group
 
 
-def mu(releases):
-    return math.sqrt(math.fsum(r.draws * (r.sensitivity / r.noise_std) ** 2 for r in releases))
+def cost(*lists):
+    """What releases cost together, by hand."""
+    squares = (r.draws * (r.sensitivity / r.noise_std) ** 2 for releases in lists for r in releases)
+    return pytest.approx(gaussian_epsilon(math.sqrt(math.fsum(squares)), DELTA), rel=1e-9)
+
+
+WHOLE = gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA)  # a run of all steps, by the own noise
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree"])
@@ -172,10 +174,10 @@ def test_a_run_goes_through_all_six(protocol, members):
         assert (group.state(name) / STATE_KEY).exists()
     planned = list(agreed.plan.releases(0))
     closed = group.directories["m0"].lifetime_ledger.runs[agreed.continues].releases
-    assert group.local("m0") == pytest.approx(gaussian_epsilon(mu([*planned, *closed]), DELTA), rel=1e-6)
+    assert group.local("m0") == cost(planned, closed)
     old = read_ledger(group.directories["m0"].folder / "runs" / agreed.continues)["saved"]
     assert sum(r.draws for r in closed) == len(old.releases)
-    assert spent == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA), rel=1e-6)
+    assert spent == pytest.approx(WHOLE, rel=1e-6)
 
     # moved, and a certificate renewed: another key
     group.keys["m1"] = make_identity(group.folder / "renewed" / "m1", "m1")
@@ -195,27 +197,20 @@ def test_a_run_goes_through_all_six(protocol, members):
     assert all(end.statement["finished"] for end in ends)
     assert all(end.statement["compared"] for end in ends)
     by_name = {end.statement["member"]: end.statement for end in ends}
+    assert (by_name["m0"]["version"], by_name["m0"]["membership_version"]) == (1, 3)
     assert by_name["m2"]["before"][-1]["ledger"].startswith("lost")
     assert by_name["m0"]["before"][-1]["ledger"] == "whole"
     assert [len(result["before"]) for result in by_name.values()] == [3] * len(by_name)
 
     for name in group.names[:-1]:
-        left = mu(group.rows(name))
-        if name == "m2":
-            planned = mu(lost.plan.releases(2))
-            assert group.local(name) == pytest.approx(
-                gaussian_epsilon(math.hypot(left, planned), DELTA), rel=1e-6
-            )
-        else:
-            assert group.local(name) == pytest.approx(gaussian_epsilon(left, DELTA), rel=1e-6)
+        planned = lost.plan.releases(2) if name == "m2" else ()
+        assert group.local(name) == cost(group.rows(name), planned)
     if protocol == "tree":  # what the statement adds up is what the ledgers list
-        total = gaussian_epsilon(mu(group.rows("m0")), DELTA)
-        assert by_name["m0"]["epsilon_all_versions"] == pytest.approx(total, rel=1e-6)
+        assert by_name["m0"]["epsilon_all_versions"] == cost(group.rows("m0"))
 
 
 def test_a_version_beyond_the_agreed_budget_is_refused(members):
-    cost = gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA)
-    group = members(n=3, protocol="tree", epsilon=cost * 1.01)
+    group = members(n=3, protocol="tree", epsilon=WHOLE * 1.01)
     group.run(stop_at=STEPS)
     group.next(moved={"m2": "elsewhere.example:2"})
     with pytest.raises(BudgetExceeded, match="membership versions before"):
@@ -262,14 +257,6 @@ def test_drafts(interrupted):
     assert read_agreement(file).graph == "edges:0-1"
 
 
-def test_a_statement_says_its_version(members):
-    group = members(n=3, protocol="tree")
-    group.run()
-    result = json.loads((group.state("m0") / "statement.json").read_text())
-    assert (result["version"], result["membership_version"], result["before"]) == (1, 0, [])
-    assert result["compared"] == ["m1", "m2"]
-
-
 def test_the_command_writes_what_is_signed(interrupted, call):
     group, out = interrupted, interrupted.folder / "next.toml"
     command = ("peer", "membership", group.file, "--directory", group.directories["m0"].folder, "-o", out)
@@ -294,10 +281,8 @@ def test_what_is_forecast_before_signing_is_what_the_ledger_then_says(protocol, 
     done = sum(release.draws for release in planned)
     assert len(releases) + done > STEPS  # the broken step is in both
     by_view = {row["view"]: row for row in result["lifetime"]}
-    assert by_view["local"]["spent"] == pytest.approx(gaussian_epsilon(mu(releases), DELTA), rel=1e-9)
-    assert by_view["local"]["total"] == pytest.approx(
-        gaussian_epsilon(mu([*releases, *planned]), DELTA), rel=1e-9
-    )
+    assert by_view["local"]["spent"] == cost(releases)
+    assert by_view["local"]["total"] == cost(releases, planned)
     # against one member: each step that was made, whole, at the share a whole step shows
     share = (gaussian_mu(whole["network"], DELTA) / (2 / Z)) ** 2 / STEPS
     assert by_view["network"]["spent"] == pytest.approx(
@@ -320,15 +305,13 @@ def test_what_is_forecast_before_signing_is_what_the_ledger_then_says(protocol, 
 
 
 def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_closed(interrupted):
-    """Somebody starts the membership version while the old service is up: what that would still send was
-    never counted.
-    """
+    """Somebody starts the new version while the old peer is up: what that would still send is uncounted."""
     group = interrupted
     old, first = group.peer("m0"), group.file
     directory, run_id = group.directories["m0"], group.agreement.run_id.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
     result = group.forecast("m0", first)
-    assert result["lifetime"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
+    assert result["lifetime"][0]["spent"] == pytest.approx(WHOLE)
     assert any("in use by another process" in remark for remark in result["remarks"])
     with pytest.raises(ConfigError, match="not at rest"):
         group.peer("m0")
@@ -350,56 +333,45 @@ def test_a_disk_lost_in_a_later_version_forgets_no_earlier_one(interrupted):
     second = group.agreement
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
-    spent_mu = mu(group.releases("m2", first))
-    total = math.hypot(spent_mu, mu(second.plan.releases(2)))
+    spent, planned = group.releases("m2", first), second.plan.releases(2)
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
         assert [part["run_id"] for part in peer.before.parts] == [first.run_id.hex(), second.run_id.hex()]
-        assert peer.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+        assert peer.before.spent(DELTA) == cost(spent, planned)
     # without a member directory nothing but the agreements can tell, so each of them is asked for
     with pytest.raises(ConfigError, match=f"{first.run_id.hex()[:16]}.*once for each membership version"):
         earlier_versions(second, group.agreement, "m2", member_directory=None)
-    planned = earlier_versions([first, second], group.agreement, "m2", member_directory=None)
-    whole = math.hypot(mu(first.plan.releases(2)), mu(second.plan.releases(2)))
-    assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
+    earlier = earlier_versions([first, second], group.agreement, "m2", member_directory=None)
+    assert earlier.spent(DELTA) == cost(first.plan.releases(2), planned)
 
 
 def test_a_version_that_was_signed_but_never_begun_hides_nothing(interrupted):
     group = interrupted
     first = group.agreement
     group.next(moved={"m2": "elsewhere.example:2"})
-    middle, file = group.agreement, group.file
-    group.next_from(
-        first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run_id.hex()
-    )
-    spent_mu = mu(group.releases("m0", first))
+    middle = group.agreement
+    changes = {"membership_version": 2, "continues": middle.run_id.hex()}
+    group.next_from(first, moved={"m2": "further.example:2"}, **changes)
     with pytest.raises(ConfigError, match=first.run_id.hex()[:16]):
         earlier_versions(middle, group.agreement, "m0", member_directory=None)
-    earlier = earlier_versions(
-        [middle, first], group.agreement, "m0", member_directory=group.directories["m0"]
-    )
-    assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(spent_mu, DELTA), rel=1e-6)
+    own = group.directories["m0"]
+    earlier = earlier_versions([middle, first], group.agreement, "m0", member_directory=own)
+    assert earlier.spent(DELTA) == cost(group.releases("m0", first))
     assert [closing.run_id for closing in earlier.closings] == [first.run_id.hex()]
-    assert file.exists()
 
 
 def test_two_versions_of_one_run_are_both_counted(interrupted):
-    """A membership version begun and given up for another that continues the same run: both have cost
-    something.
-    """
+    """One was begun and given up for another that continues the same run: both have cost something."""
     group = interrupted
-    first, file = group.agreement, group.file
+    first = group.agreement
     group.next(moved={"m2": "elsewhere.example:2"})
     given_up = group.agreement
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
     assert group.agreement.continues == first.run_id.hex() != given_up.run_id.hex()
     earlier = earlier_versions(first, group.agreement, "m0", member_directory=group.directories["m0"])
-    spent_mu = mu(group.releases("m0", first))
-    total = math.hypot(spent_mu, mu(given_up.plan.releases(0)))
-    assert earlier.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
-    assert file.exists()
+    assert earlier.spent(DELTA) == cost(group.releases("m0", first), given_up.plan.releases(0))
 
 
 def test_a_version_stays_with_its_people_and_its_records(members):
@@ -416,16 +388,15 @@ def test_a_version_stays_with_its_people_and_its_records(members):
     records, group.records["m0"] = group.records["m0"], others
     with pytest.raises(DataError, match="records differ"):
         group.peer("m0")
-    assert (
-        directory.lifetime_ledger.runs[group.agreement.continues].status == "started"
-    )  # refused: nothing was closed
+    before = directory.lifetime_ledger.runs[group.agreement.continues]
+    assert before.status == "started"  # refused: nothing was closed
     group.records["m0"] = records
     group.peer("m0").ledger.close()  # no population named: not the first one, but the run's
     assert directory.lifetime_ledger.runs[group.agreement.run_id.hex()].population == "staff"
 
 
 def test_a_version_that_is_refused_leaves_the_old_run_as_it_was(members):
-    group = members(n=3, protocol="tree", epsilon=gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA) * 1.01)
+    group = members(n=3, protocol="tree", epsilon=WHOLE * 1.01)
     group.run(stop_at=6)
     first, file = group.agreement, group.file
     counts = {name: len(group.rows(name)) for name in group.names}
@@ -443,15 +414,10 @@ def test_without_a_member_directory_the_previous_run_is_named_and_ended(members,
     group = members(n=3, protocol="tree")
     places = {name: tmp_path / f"state-{name}" for name in group.names}
 
-    def run(folders, stop_at, places_before=None):
-        return group.run(
-            stop_at,
-            lambda name: {
-                "state": folders[name],
-                "member_directory": None,
-                "previous_state": (places_before or {}).get(name),
-            },
-        )
+    def run(folders, stop_at, before=None):
+        before = before or {}
+        own = {name: {"state": folders[name], "previous_state": before.get(name)} for name in group.names}
+        return group.run(stop_at, lambda name: {**own[name], "member_directory": None})
 
     run(places, 6)
     first = group.agreement

@@ -77,7 +77,7 @@ def test_nothing_leaves_before_the_moment_and_what_comes_is_passed_on_at_once():
         pair.send(1, *(b"question %d" % number for number in range(20)))
         await pair.until(lambda: len(pair.came[0]) == 20)
         assert pair.came[1] == []
-        assert pair.first.unsent is None  # this process has handed it over
+        assert not pair.first.unsent  # this process has handed it over
 
     scene(action, HOUR, time.monotonic())
 

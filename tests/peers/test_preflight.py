@@ -16,19 +16,14 @@ from sottovoce.peers.preflight import check_files, check_neighbors
 @pytest.fixture
 def group(consortium):
     group = consortium(n=3, graph="path:3")
-    for i, own in enumerate(group.identities):
-        folder = group.folder / f"m{i}"
-        folder.mkdir(mode=0o700)
-        for name, content in (("key.pem", own.key), ("certificate.pem", own.certificate)):
-            (folder / name).touch(mode=0o600)
-            (folder / name).write_bytes(content)
+    for i in range(3):
         np.savez(group.folder / f"data{i}.npz", X=group.records[i].X)
     return group
 
 
 def files(group, i=0, **changes):
     options = {
-        "identity": group.folder / f"m{i}",
+        "identity": group.identity_folder(i),
         "data": group.folder / f"data{i}.npz",
         "state": group.state(i),
     }
@@ -38,6 +33,7 @@ def files(group, i=0, **changes):
 
 
 def test_all_is_well_and_nothing_was_made(group):
+    group.identity_folder(0)
     before = sorted(group.folder.rglob("*"))
     findings, by = files(group)
     assert all(each.passed for each in findings.findings)
@@ -67,7 +63,7 @@ def foreign(group):
 
 WRONG = {
     "a certificate for an agreement": (
-        lambda g: {"agreement": g.folder / "m0" / "certificate.pem"}, "agreement", "is not valid TOML"
+        lambda g: {"agreement": g.identity_folder(0) / "certificate.pem"}, "agreement", "is not valid TOML"
     ),
     "an archive for an agreement": (
         lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is not valid TOML"
@@ -102,26 +98,22 @@ def test_bad_input_is_one_sentence(case, group):
     assert finding.says.count(". ") == 0
 
 
-async def around(group, i, **options):
-    findings = await check_neighbors(group.agreement, group.identities[i], **options)
-    return {each.what: each for each in findings}
+async def around(group, *nodes, clock=time.time):
+    """What members find around them while m1 runs and m2 does not; how many frames m1 took from m0."""
+    peer = group.peers()[1]
+    peer.transport.clock = clock
+    running = asyncio.create_task(peer.run())
+    await asyncio.sleep(0.2)
+    findings = [await check_neighbors(group.agreement, group.identities[i]) for i in nodes]
+    heard = peer.transport.report()["neighbors"]["m0"]["frames"]
+    peer.stop()
+    await asyncio.gather(running, return_exceptions=True)
+    return [{each.what: each for each in some} for some in findings], heard
 
 
 def test_each_neighbor_is_asked_and_nothing_is_sent(group):
-    """m1 runs, m2 does not; m1 sees the greeting and takes no frame from it."""
-
-    async def scene():
-        peer = group.peers()[1]
-        running = asyncio.create_task(peer.run())
-        await asyncio.sleep(0.2)
-        findings = await around(group, 0)
-        lone = await around(group, 2)
-        heard = peer.transport.report()["neighbors"]["m0"]["frames"]
-        peer.stop()
-        await asyncio.gather(running, return_exceptions=True)
-        return findings, lone, heard
-
-    findings, lone, heard = asyncio.run(scene())
+    """m0 and m2 see the greeting of m1, which takes no frame from it."""
+    (findings, lone), heard = asyncio.run(around(group, 0, 2))
     assert findings["m1"].passed
     assert "the same run" in findings["m1"].says
     assert findings["clock"].passed
@@ -130,18 +122,9 @@ def test_each_neighbor_is_asked_and_nothing_is_sent(group):
 
 
 @pytest.mark.parametrize(("hours", "words"), [(1, "1 h 0 min ahead"), (-25, "1 d 1 h behind")])
-def test_a_clock_that_is_off_is_told_with_its_hours(hours, words, group, monkeypatch):
-    async def scene():
-        peer = group.peers()[1]
-        peer.transport.clock = lambda: time.time() + 3600 * hours + 5 * (1 if hours > 0 else -1)
-        running = asyncio.create_task(peer.run())
-        await asyncio.sleep(0.2)
-        findings = await around(group, 0)
-        peer.stop()
-        await asyncio.gather(running, return_exceptions=True)
-        return findings
-
-    findings = asyncio.run(scene())
+def test_a_clock_that_is_off_is_told_with_its_hours(hours, words, group):
+    apart = 3600 * hours + 5 * (1 if hours > 0 else -1)
+    [findings], _ = asyncio.run(around(group, 0, clock=lambda: time.time() + apart))
     assert not findings["clock"].passed
     assert f"m1's is {words}" in findings["clock"].says
     assert f"{dt.datetime.now(dt.UTC):%Y-%m-%d}" in findings["clock"].says

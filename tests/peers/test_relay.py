@@ -1,7 +1,7 @@
 """Outbound members, HTTP proxies and a relay give the same bytes as direct connections."""
 
 import asyncio
-import functools
+import contextlib
 import itertools
 
 import numpy as np
@@ -10,9 +10,39 @@ import pytest
 from sottovoce.errors import ConfigError, PeerError
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers import connection
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import OUTBOUND, member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.relay import Relay, edge_tokens
+from sottovoce.peers.statements import connections
 from sottovoce.peers.wire_format import MAGIC
+
+
+@contextlib.asynccontextmanager
+async def serving(**options):
+    """A relay, and where it listens."""
+    relay = Relay("127.0.0.1:0", **options)
+    await relay.start()
+    yield relay, f"127.0.0.1:{relay.listener.port}"
+    await relay.stop()
+
+
+async def pair(place, token):
+    return await asyncio.gather(*[connection.meet_at_relay(place, token, side) for side in (0, 1)])
+
+
+async def passes(one, two):
+    """Whether a relay hands on what is sent to it; both ends are closed."""
+    one.sendall(b"through")
+    await asyncio.sleep(0.05)
+    received = two.recv(100)
+    close(one, two)
+    return received == b"through"
+
+
+def close(*ends):
+    for end in ends:
+        end.close()
+
 
 LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 4, "noise_multiplier": 60.0}
 
@@ -48,31 +78,29 @@ def direct(group):
 
 def test_a_relay_sees_no_plaintext(group, direct, monkeypatch):
     """The same bytes as directly; on the relay's sockets no frame, no name, no run, no certificate."""
-    seen, passes = bytearray(), Relay._passes
-    monkeypatch.setattr(Relay, "_passes", lambda self, piece: (seen.extend(piece), passes(self, piece)))
+    seen, copied = bytearray(), Relay._passes
+    monkeypatch.setattr(Relay, "_passes", lambda self, piece: (seen.extend(piece), copied(self, piece)))
     sent = []
 
     async def scene():
-        relay = Relay("127.0.0.1:0")
-        await relay.start()
-        rewritten(group, [None, None, None], relay=f"127.0.0.1:{relay.listener.port}")
-        peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)])
-        for peer in peers:
-            assert not peer.transport.members[peer.node].reachable
-            out, send = peer.transport, peer.transport.send
-            monkeypatch.setattr(out, "send", lambda to, raw, send=send: (sent.append(raw), send(to, raw)))
-        outcomes = await asyncio.gather(*[peer.run() for peer in peers])
-        assert all(peer.transport.listener is None for peer in peers)  # nobody listened
-        tokens = edge_tokens(group.agreement)
-        await relay.stop()
-        return outcomes, relay.counts, tokens
+        async with serving() as (relay, place):
+            rewritten(group, [None, None, None], relay=place)
+            peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)])
+            for peer in peers:
+                assert not peer.transport.members[peer.node].reachable
+                out, send = peer.transport, peer.transport.send
+                tapped = lambda to, *raws, send=send: (sent.extend(raws), send(to, *raws))  # noqa: E731
+                monkeypatch.setattr(out, "send", tapped)
+            outcomes = await asyncio.gather(*[peer.run() for peer in peers])
+            assert all(peer.transport.listener is None for peer in peers)  # nobody listened
+        return outcomes, relay.counts
 
-    outcomes, counts, tokens = asyncio.run(scene())
+    outcomes, counts = asyncio.run(scene())
     assert [outcome.model.tobytes() for outcome in outcomes] == direct
     assert counts["joined"] >= 2  # one per edge, and again where an end called twice
     assert counts["bytes"] == len(seen) > sum(map(len, {bytes(raw) for raw in sent}))
     agreement = group.agreement
-    secret = [MAGIC, b"SVOH", agreement.run_id, agreement.session, b"sottovoce", *tokens]
+    secret = [MAGIC, b"SVOH", agreement.run_id, agreement.session, b"sottovoce", *edge_tokens(agreement)]
     secret += [member.name.encode() + b".peer" for member in agreement.members]
     secret += [bytes.fromhex(member.fingerprint) for member in agreement.members]
     for raw in sent:  # every stretch of every frame, header, numbers and digest
@@ -92,62 +120,43 @@ def test_a_relay_serves_its_tokens_only(consortium):
     group = consortium(n=2, graph="path:2")
 
     async def scene():
-        relay = Relay("127.0.0.1:0", tokens=edge_tokens(group.agreement))
-        await relay.start()
-        place = f"127.0.0.1:{relay.listener.port}"
-        with pytest.raises(PeerError, match="answers: it serves other agreements only; start it with --only"):
-            await connection.meet_at_relay(place, bytes(32), 0)
-        token = connection.relay_token(group.agreement.session, 0, 1)
-        one, two = await pair(place, token)
-        one.sendall(b"through")
-        await asyncio.sleep(0.05)
-        assert two.recv(100) == b"through"
-        one.close()
-        two.close()
-        await relay.stop()
+        async with serving(tokens=edge_tokens(group.agreement)) as (_, place):
+            words = "answers: it serves other agreements only; start it with --only"
+            with pytest.raises(PeerError, match=words):
+                await connection.meet_at_relay(place, bytes(32), 0)
+            token = connection.relay_token(group.agreement.session, 0, 1)
+            assert await passes(*await pair(place, token))
 
     asyncio.run(scene())
 
 
 def test_a_relay_does_not_join_one_side_with_itself():
     async def scene():
-        relay = Relay("127.0.0.1:0", patience=0.3)
-        await relay.start()
-        meet = functools.partial(connection.meet_at_relay, f"127.0.0.1:{relay.listener.port}", bytes(32))
-        ends = await asyncio.gather(meet(0), meet(0), return_exceptions=True)
-        await relay.stop()
-        return ends, relay.counts["joined"]
+        async with serving(patience=0.3) as (relay, place):
+            calls = [connection.meet_at_relay(place, bytes(32), 0) for _ in range(2)]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+        return " ".join(map(str, ends)), relay.counts["joined"]
 
-    ends, joined = asyncio.run(scene())
+    words, joined = asyncio.run(scene())
     assert joined == 0
-    words = [str(end) for end in ends]
-    assert any("a newer call of this member took the place" in each for each in words)
-    assert any("the other member has not come there yet" in each for each in words)
-
-
-async def pair(place, token):
-    return await asyncio.gather(*[connection.meet_at_relay(place, token, side) for side in (0, 1)])
+    assert "a newer call of this member took the place" in words
+    assert "the other member has not come there yet" in words
 
 
 def test_a_token_has_one_pair_and_a_new_one_replaces_it():
     """Both members have called again, so their earlier connection is dead; nobody can collect pairs."""
 
     async def scene():
-        relay = Relay("127.0.0.1:0")
-        await relay.start()
-        place, ends = f"127.0.0.1:{relay.listener.port}", []
-        for _ in range(20):
-            ends += await pair(place, bytes(32))
-            await asyncio.sleep(0.01)
-        assert len(relay._pairs) == 1
-        assert relay._from == {"127.0.0.1": 2}
-        assert all([await asyncio.get_running_loop().sock_recv(end, 1) == b"" for end in ends[:-2]])
-        ends[-2].sendall(b"through")
-        await asyncio.sleep(0.05)
-        assert ends[-1].recv(100) == b"through"
-        for end in ends:
-            end.close()
-        await relay.stop()
+        async with serving() as (relay, place):
+            ends = []
+            for _ in range(20):
+                ends += await pair(place, bytes(32))
+                await asyncio.sleep(0.01)
+            assert len(relay._pairs) == 1
+            assert relay._from == {"127.0.0.1": 2}
+            assert all([await asyncio.get_running_loop().sock_recv(end, 1) == b"" for end in ends[:-2]])
+            assert await passes(*ends[-2:])
+            close(*ends)
         assert not relay._from
         assert not relay._pairs
 
@@ -156,37 +165,29 @@ def test_a_token_has_one_pair_and_a_new_one_replaces_it():
 
 def test_one_address_cannot_fill_a_relay():
     async def scene():
-        relay = Relay("127.0.0.1:0", per_address=6)
-        await relay.start()
-        place = f"127.0.0.1:{relay.listener.port}"
-        ends = [end for n in range(3) for end in await pair(place, bytes([n]) * 32)]
-        with pytest.raises(PeerError, match="answers: it has as many connections as it takes"):
-            await connection.meet_at_relay(place, b"x" * 32, 0)
-        for end in ends:
-            end.close()
-        await asyncio.sleep(0.1)
-        for end in await pair(place, b"x" * 32):  # there is room again
-            end.close()
-        await relay.stop()
+        async with serving(per_address=6) as (_, place):
+            ends = [end for n in range(3) for end in await pair(place, bytes([n]) * 32)]
+            with pytest.raises(PeerError, match="answers: it has as many connections as it takes"):
+                await connection.meet_at_relay(place, b"x" * 32, 0)
+            close(*ends)
+            await asyncio.sleep(0.1)
+            close(*await pair(place, b"x" * 32))  # there is room again
 
     asyncio.run(scene())
 
 
 def test_a_pair_without_traffic_is_closed():
     async def scene():
-        relay = Relay("127.0.0.1:0", idle=0.4)
-        await relay.start()
         loop = asyncio.get_running_loop()
-        one, two = await pair(f"127.0.0.1:{relay.listener.port}", bytes(32))
-        for _ in range(8):  # twice the timeout, never silent for so long
-            one.sendall(b"x")
-            assert await loop.sock_recv(two, 1) == b"x"
-            await asyncio.sleep(0.1)
-        assert await asyncio.wait_for(loop.sock_recv(two, 1), 10) == b""
-        assert await asyncio.wait_for(loop.sock_recv(one, 1), 10) == b""
-        one.close()
-        two.close()
-        await relay.stop()
+        async with serving(idle=0.4) as (_, place):
+            one, two = await pair(place, bytes(32))
+            for _ in range(8):  # twice the timeout, never silent for so long
+                one.sendall(b"x")
+                assert await loop.sock_recv(two, 1) == b"x"
+                await asyncio.sleep(0.1)
+            for end in (two, one):
+                assert await asyncio.wait_for(loop.sock_recv(end, 1), 10) == b""
+            close(one, two)
 
     asyncio.run(scene())
 
@@ -266,9 +267,6 @@ def test_a_failed_call_states_the_reason(address, why):
 
 def test_the_graph_binds_exchanges_and_walks(consortium):
     """F12: no protocol may connect members who are no neighbors in the agreed graph."""
-    from sottovoce.peers.agreed_run import AgreedRun
-    from sottovoce.peers.statements import connections
-
     with pytest.raises(ConfigError, match="exchange connects m0 with m2, who are no neighbors in path:4"):
         consortium(n=4, graph="path:4", algorithm={"protocol": "exchange"})
     walk = {"name": "random-walk-sgd", "protocol": "walk", "steps": 9, "noise_multiplier": 90.0}

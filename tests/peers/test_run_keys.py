@@ -32,6 +32,8 @@ from sottovoce.peers.identity import CertificateSigner
 from sottovoce.peers.run_keys import RunKeys, read_mask_key
 from sottovoce.peers.status import read_status
 from sottovoce.peers.wire_format import ROW, FrameCodec
+from sottovoce.report.inputs import read_input
+from sottovoce.report.sections import section_of
 from sottovoce.runners.state import unpack
 from sottovoce.secure_sum import masks
 
@@ -556,7 +558,7 @@ def test_signing_needs_a_folder_for_the_key(group):
 # ---- what is charged --------------------------------------------------------------------------------------
 
 
-def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links):
+def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links, call):
     """Own noise alone passes the budget twice over; against any two members the plan fits."""
     members = consortium(
         n=6, graph="ring:6", algorithm={**LEARNING, "protocol": "masked:tolerate=2"}, epsilon=1.2
@@ -577,9 +579,17 @@ def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links):
     assert alone["label"] == "ldp"
     assert np.isclose(alone["epsilon"], row["epsilon_local"])
     assert json.loads((members.state(3) / "statement.json").read_text())["ldp"] == alone
+    assert outcome.statement["noise"].startswith("protective: discrete Gaussian, of a key")
     status = read_status(members.state(3))
     assert (status["label"], status["tolerate"]) == ("exact", 2)
     assert np.isclose(status["epsilon_spent"], guarantee["epsilon"])
+    assert (status["view"], status["adversary"]) == (guarantee["view"], guarantee["adversary"])
+    assert status["adversary"].startswith("any 2 members together")
+    shown = " ".join(call("peer", "status", members.state(3)).out.split())
+    assert f"(against {status['adversary']}, label exact, adjacency user) in" in shown
+    result = read_input(members.state(3))
+    (line,) = [row for row in section_of(result).blocks[0].rows if row[0].startswith("epsilon by the ledger")]
+    assert line[1].endswith(f"(against {status['adversary']}, label exact)")
 
 
 def test_a_budget_below_the_promise_is_refused(consortium):
@@ -600,7 +610,5 @@ def test_unequal_noise_charges_the_quietest_others():
     )  # fmt: skip
     agreed_run = AgreedRun.__new__(AgreedRun)
     agreed_run.plan, agreed_run.n, agreed_run.grid = plan, 5, plan.grid
-    assert np.isclose(agreed_run.noise_amplification(0) * 4.0, np.sqrt(4**2 + 5**2 + 6**2))
-    assert np.isclose(agreed_run.noise_amplification(1) * 9.0, np.sqrt(9**2 + 4**2 + 5**2))
-    assert np.isclose(1 / agreed_run.noise_amplification(0) * 2 / 4, agreed_run.charged_guarantee(0).mu)
-    assert np.isclose(1 / agreed_run.noise_amplification(1) * 2 / 9, agreed_run.charged_guarantee(1).mu)
+    assert np.isclose(agreed_run.charged_guarantee(0).mu, 2 / np.sqrt(4**2 + 5**2 + 6**2))
+    assert np.isclose(agreed_run.charged_guarantee(1).mu, 2 / np.sqrt(9**2 + 4**2 + 5**2))

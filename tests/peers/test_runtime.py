@@ -76,11 +76,12 @@ def test_lost_frames_are_requested_again(consortium, memory_links):
         def __getattr__(self, name):
             return getattr(self.connection, name)
 
-        def send(self, to, raw):
-            if FrameCodec.kind_of(raw) == ROW and raw[-32] % 3 == 0 and (to, raw) not in lost:
-                lost.add((to, raw))
-                return
-            self.connection.send(to, raw)
+        def send(self, to, *frames):
+            for raw in frames:
+                if FrameCodec.kind_of(raw) == ROW and raw[-32] % 3 == 0 and (to, raw) not in lost:
+                    lost.add((to, raw))
+                else:
+                    self.connection.send(to, raw)
 
     timing = Timing(retry_start=0.01, retry_row=0.02, retry_longest=0.05)
     outcomes = group.run(transport=Lossy, timing=timing)
@@ -358,7 +359,8 @@ def test_every_send_follows_its_sync(forgetful, consortium):
     shutil.rmtree(group.state(0), ignore_errors=True)
     words = watched.args[watched.args.index("peer") :]
     traced = subprocess.Popen(
-        ["strace", "-f", "-qq", "-y", "-e", calls, "-o", trace, sys.executable, runner, *words],
+        ["strace", "-f", "-qq", "-y", "-e", calls, "-e", "signal=none", "-o", trace, sys.executable, runner,
+         *words],
         env=group.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     ends = finish([traced, other])
@@ -374,24 +376,28 @@ CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\((.*)| resumed>(.*))$")
 def order_holds(trace, frame):
     """Return whether the first bytes of every row left after the commit of that row.
 
-    A commit is a sync of the ledger and then of the key of states; it counts when it returns, a send
-    when it begins. Only calls that move more than 10,000 bytes belong to rows; a row is over when a frame's
-    worth of bytes has gone. A member that asks is sent a row once more, which is no new row.
+    A commit is a sync of the ledger, the first one also of the key of states, whose keys it replaces; it
+    counts when it returns, a send when it begins. Only calls that move more than 10,000 bytes belong to rows;
+    a row is over when a frame's worth of bytes has gone. A member that asks is sent a row once more, which is
+    no new row.
     """
-    begun, commits_before, gone, synced, commits = {}, [], frame, False, 0
+    begun, commits_before, gone = {}, [], frame
+    commits, keys = -1, -1  # both files are synced once before the first row
     for line in trace.splitlines():
-        process, call, opened, resumed = CALL.match(line).groups()
+        match = CALL.match(line)
+        if match is None:  # a signal, or the end of a process
+            continue
+        process, call, opened, resumed = match.groups()
         if opened is not None:
-            begun[process] = (opened, commits)
+            begun[process] = (opened, min(commits, 0) if keys < 1 else commits)
         text, at_start = begun.get(process, ("", 0))
         if "unfinished" in line:
             continue
         result = re.search(r"= (-?\d+)[^=]*$", resumed or opened or "")
         moved = int(result.group(1)) if result else 0
         if call in ("fdatasync", "fsync") and moved == 0:
-            if "state.key" in text:
-                commits, synced = commits + synced, False
-            synced |= "run.ledger" in text
+            keys += "state.key" in text
+            commits += "run.ledger" in text
         elif moved > 10_000 and ("socket:" in text or "TCP" in text):
             if gone > 0.9 * frame:  # the last piece may be small
                 commits_before.append(at_start)

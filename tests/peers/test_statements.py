@@ -3,8 +3,10 @@
 import pytest
 
 from sottovoce.errors import ConfigError
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.statements import UNPACED, signing_summary
+from sottovoce.report.summary_page import of_statement
 
 
 def test_the_summary_states_what_answer_times_reveal(consortium):
@@ -15,6 +17,14 @@ def test_the_summary_states_what_answer_times_reveal(consortium):
     assert paced["timing"]["pace"] == 1.0
     with pytest.raises(ConfigError, match="pace"):
         consortium(n=2, graph="path:2", timing={"pace": 0.0})
+
+
+def test_a_statement_of_simulated_noise_is_not_private(consortium, memory_links):
+    group = consortium(n=2, graph="path:2")
+    noises = [SimulatedNoise(0), SimulatedNoise(1)]
+    statement = group.run(noises=noises, transport=memory_links())[0].statement
+    assert "not protective" in statement["noise"]
+    assert of_statement(statement)["answers"][0]["answer"] == "no"
 
 
 def test_the_cost_of_opening_an_agreement_does_not_grow_with_steps(consortium, monkeypatch):

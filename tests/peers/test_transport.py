@@ -330,11 +330,11 @@ def test_a_partly_sent_frame_comes_first_on_the_next_connection():
     members = [Member(**member_entry(IDENTITIES[name].certificate, "h:1")) for name in ("server", "friend")]
     sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
     contact = sender._known[1]
-    broken = Mock(unsent=b"half of it left")
+    broken = Mock(unsent=[b"half of it left", b"and none of this"])
     contact.connections[broken] = None
     contact.queue.append(b"queued since")
     sender._lost(1, broken, ConnectionResetError("gone"))
-    assert list(contact.queue) == [b"half of it left", b"queued since"]
+    assert list(contact.queue) == [b"half of it left", b"and none of this", b"queued since"]
     assert contact.connections == {}
 
 

@@ -33,8 +33,8 @@ BAD = {
     "fresh_moments": ("no", 3), "final_public": ("no", 0), "noise_allocation": ("x",), "floor": (0, "x"),
     "tolerate": (0, "x"), "pair_multiplier": (-1, "x"), "noise_in": ("x",), "gamma": (0, "x"),
     "relaxation": (0, 2, "x"), "secure_sum": ("no",), "period": (0, "x"), "cap": (0, "x"),
-    "tokens": (0, "x"), "feature_norm": (0, "x"), "path": ("x", [0, 99]), "step_scale": (0, "x"),
-    "output": ("x",), "smoothness": ([0.1, "x"], [0.1, NAN]),
+    "tokens": (0, "x"), "stages": (0, "x"), "feature_norm": (0, "x"), "path": ("x", [0, 99]),
+    "step_scale": (0, "x"), "output": ("x",), "smoothness": ([0.1, "x"], [0.1, NAN]),
 }  # fmt: skip
 NEEDED = {
     "consensus-sgd": {"protocol": "tree"}, "consensus-fedavg": {"protocol": "tree"},
@@ -174,9 +174,9 @@ def test_numeric_columns_of_a_table_need_public_bounds(tmp_path):
     assert "column 'sex' has bounds and categories" in both
     with pytest.raises(SottovoceError, match="columns 'age', 'body mass' have no public bounds: give"):
         ingest(TableData(tmp_path / "d.csv", "ill", categories={"sex": ["f", "m"]}))
-    scaled = load_table(tmp_path, bounds=BOUNDS).records.data.X
+    scaled = load_table(tmp_path, bounds=BOUNDS).adapter.data.X
     assert scaled[0].tolist() == [-0.4, -0.6, 1.0, 0.0]
-    assert load_table(tmp_path, bounds="none").records.data.X[0].tolist() == [30.0, 20.0, 1.0, 0.0]
+    assert load_table(tmp_path, bounds="none").adapter.data.X[0].tolist() == [30.0, 20.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
@@ -187,9 +187,9 @@ def test_an_amount_needs_public_bounds_in_python_and_in_a_plan_file(loss, tmp_pa
         assert sentence(lambda model=model: sv.fit(model, table, network="ring:4")) in in_file
     assert "the label 'ill' has no public bounds: give it (low, high) in bounds" in in_file
     bounded = load_table(tmp_path, {"loss": loss}, bounds=BOUNDS | {"ill": [0, 1]})
-    assert sorted(set(bounded.records.data.y)) == [-1, 1]
+    assert sorted(set(bounded.adapter.data.y)) == [-1, 1]
     as_they_are = load_table(tmp_path, {"loss": loss}, bounds="none")
-    assert sorted(set(as_they_are.records.data.y)) == [0, 1]
+    assert sorted(set(as_they_are.adapter.data.y)) == [0, 1]
 
 
 @pytest.mark.parametrize("change", [{}, {"bounds": BOUNDS, "classes": ["no", "yes"]}])
@@ -240,5 +240,5 @@ def test_a_rare_label_does_not_change_a_plan(tmp_path):
     """Classes are public: three declared ones make a softmax of three, whoever has which."""
     plan = load_table(tmp_path, bounds=BOUNDS, classes=[0, 1, 2])
     assert plan.plan.objective.classes == 3
-    assert plan.records.adapter.target.classes.values == (0, 1, 2)
-    assert load_table(tmp_path, bounds=BOUNDS).records.adapter.target.classes.values == (0, 1)
+    assert plan.adapter.target.classes.values == (0, 1, 2)
+    assert load_table(tmp_path, bounds=BOUNDS).adapter.target.classes.values == (0, 1)

@@ -5,7 +5,6 @@ import pytest
 from tests.protocols.cases import CountingNoise, averaging_protocols, run_locally
 
 import sottovoce as sv
-from sottovoce.attacks.membership import Replicated
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import (
     AcceleratedRandomized,
@@ -31,6 +30,29 @@ everywhere = pytest.mark.parametrize("protocol", averaging_protocols(), ids=lamb
 def test_the_mean_is_kept(protocol):
     values = np.random.default_rng(0).normal(size=(protocol.n, 3))
     np.testing.assert_allclose(protocol.apply(values).mean(axis=0), values.mean(axis=0), atol=1e-12)
+
+
+def test_a_protocol_averages_only_over_weights_that_keep_the_mean():
+    """Row-stochastic weights of a star pull every row to that of the hub; those of a ring keep the mean."""
+    star, ring = (family(6, weights="row_stochastic") for family in (sv.graphs.star, sv.graphs.ring))
+    one_way = 0.5 * np.eye(6) + 0.3 * np.roll(np.eye(6), 1, axis=1) + 0.2 * np.roll(np.eye(6), -1, axis=1)
+    columns = sv.graphs.Network(ring.edges, one_way, averaging=False)  # not symmetric, columns sum to 1
+    values, rng = np.arange(6.0) ** 2, np.random.default_rng(0)
+    for network in (star, ring, columns):
+        mixing = [
+            Gossip(network, 200),
+            Chebyshev(network, 200, gamma=1.0),
+            FreshNoiseGossip(network, 200, fresh_noise_std=0.0),
+            TimeVarying([network] * 200),
+            Dropout(network, 200),
+        ]
+        for protocol in mixing:
+            reaches_mean = np.allclose(protocol.apply(values), values.mean())
+            assert (protocol.averages, protocol.mixes) == (reaches_mean, True) == (network is not star, True)
+        assert not NeighborSum(network).averages
+        assert Walk(network, 9, rng).averages == (network is not star)
+        assert Randomized(network, 9, rng).averages
+        assert Tree(network).averages
 
 
 @everywhere
@@ -83,7 +105,6 @@ def every_protocol():
         FreshNoiseGossip(er, 1, fresh_noise_std=0.3),
         NeighborSum(er),
         Gossip(er, 0),
-        Replicated(FreshNoiseGossip(er, 4, fresh_noise_std=0.3), 1),
     ]
 
 
@@ -161,8 +182,8 @@ INVALID = [
     (lambda: Masked(RING6).apply(np.ones((5, 2), np.int64)), "one row per node"),
     (lambda: Masked(RING6).node_state(0).start(np.array([np.nan])), "finite"),
     (lambda: Masked(RING6).view([6]), "0 to 5"),
-    (lambda: Masked(RING6).shares(0, [1, 1, 0, 1, 1, 1]), "hiding_std"),
-    (lambda: Masked(RING6).hiding_std(0, [1, 1]), "one per member"),
+    (lambda: Masked(RING6).shares(0, [1, 1, 0, 1, 1, 1]), "6 positive finite numbers"),
+    (lambda: Tree(RING).shares(0, [1, 1]), "one per user"),
 ]
 
 

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import sottovoce as sv
+from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Chebyshev, Gossip
+from sottovoce.protocols.linear import LONG, LinearProtocol
 
 
 def test_the_transition_is_what_one_round_does():
@@ -49,3 +52,21 @@ def test_a_local_node_refuses_rounds_out_of_order():
         node.receive(0, {1: np.zeros(2)})
     with pytest.raises(InvalidInput, match="still to come"):
         node.result()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_rows_are_mixed_and_moved_bit_for_bit_as_by_scipy_and_numpy(dtype):
+    # more than one stretch and a remainder; a node that hears nobody has zeros
+    draw = np.random.default_rng(3)
+    rows, directions = draw.normal(size=(2, 6, 2 * LONG + 5)).astype(dtype)
+    heard = (draw.random((6, 6)) < 0.5) & (np.arange(6) != 2)[:, None]
+    weights = sparse.csr_array(draw.normal(size=(6, 6)) * heard)
+    protocol = type(
+        "Once", (LinearProtocol,), {"name": "once", "n": 6, "rounds": 1, "_matrices": [weights]}
+    )()
+    assert protocol.apply(rows).tobytes() == (weights.astype(dtype) @ rows).tobytes()
+    assert protocol.apply(np.asfortranarray(rows)).tobytes() == (weights.astype(dtype) @ rows).tobytes()
+    sgd = Optimizer()
+    moved, after = sgd.descend(sgd.init(rows), directions, 0.3, directions, rows)
+    assert moved.tobytes() == (rows - dtype(0.3) * directions).tobytes()
+    assert after.taken == 1

@@ -48,10 +48,6 @@ def test_the_account_equals_elimination_of_the_unknown_keys(seed):
     np.testing.assert_allclose(view.leakage(), plain, atol=1e-12)
     np.testing.assert_allclose(view.with_noise(std).leakage(), uneven, atol=1e-12)
     np.testing.assert_allclose(masked.shares(coalition, std), uneven, atol=1e-12)
-    hidden = masked.hiding_std(coalition, std)
-    honest = [u for u in range(n) if u not in coalition]
-    for u in honest:
-        assert (std[u] / hidden[u]) ** 2 == pytest.approx(uneven[u], abs=1e-12)
     if coalition:
         loss = exact_loss(masked, observer=coalition[0], colluders=coalition[1:])
         np.testing.assert_allclose(loss, plain, atol=1e-12)
@@ -110,18 +106,6 @@ def test_attack_and_account_agree_on_a_cut_partner_graph():
         sv.attacks.gradient_attack(whole, attackers=0, steps=3)
     with pytest.raises(InvalidInput, match="masked sums are exact as consensus"):
         learning_view(whole, 3, 0)
-
-
-@pytest.mark.parametrize("coalition", [(), (1,), (1, 2, 3)])
-def test_audits_stay_below_the_claim_and_close_to_it(coalition):
-    masked = Masked(sv.graphs.ring(10), tolerate=3)
-    audit = audit_averaging(
-        masked, user=0, observers=coalition, sensitivity=1.0, noise_std=0.25, runs=40_000,
-        rng=np.random.default_rng(1), level=0.001,
-    )  # fmt: skip
-    assert audit.mu_claimed == pytest.approx(4 / np.sqrt(10 - len(coalition)))
-    assert not audit.refuted
-    assert audit.tightness > 0.9
 
 
 def test_an_audit_refutes_the_claim_of_a_partner_graph_that_falls_apart():

@@ -69,7 +69,7 @@ def test_invalid_names_are_refused(name, words):
 
 def test_names_by_capability():
     assert names_with("reaches_consensus") == ("tree", "exchange", "masked")
-    assert names_with("linear", "averages", without=("masked", "fresh_noise"))[:2] == ("gossip", "chebyshev")
+    assert names_with("linear", "mixes", without=("masked", "fresh_noise"))[:2] == ("gossip", "chebyshev")
     assert [name for name in names() if parse(name).reaches_consensus] == ["tree", "exchange", "masked"]
     assert parse("tree:kind=uniform").drawn
     assert not parse("tree:kind=few-leaves").drawn

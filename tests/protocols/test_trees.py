@@ -1,9 +1,9 @@
-"""Exact consensus on spanning trees: uniform, capped and with few leaves."""
+"""Spanning trees: uniform and capped."""
 
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.protocols import few_leaf_tree, spanning_tree
+from sottovoce.protocols import spanning_tree
 
 
 def test_uniform_trees_are_uniform():
@@ -28,10 +28,3 @@ def test_capped_trees_keep_the_cap_where_they_can():
     star = spanning_tree(sv.graphs.star(6), kind="capped", rng=rng, max_children=2)
     assert (star == -1).sum() == 1
     assert (star >= -1).all()
-
-
-def test_few_leaves_are_as_few_as_possible():
-    path = few_leaf_tree(sv.graphs.grid(4, 4), np.random.default_rng(0))
-    assert np.sum(~np.isin(np.arange(16), path)) == 2  # a Hamiltonian path, rooted in its middle
-    of_all = few_leaf_tree("complete:8", np.random.default_rng(0))
-    assert np.sum(~np.isin(np.arange(8), of_all)) == 2

@@ -24,7 +24,7 @@ from sottovoce.report.explorer.model import (
 )
 from sottovoce.report.explorer.page import ExplorerServer, live_page, offline_page
 
-DELTA = 1e-5
+from .conftest import DELTA, TRAINING
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.3, 1e-100])
@@ -94,28 +94,7 @@ def test_saved_plan_costs_the_same(chosen, tmp_path):
 
 
 def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
-    text = """version = 1
-title = "two"
-[network]
-graph = "ring:4"
-[protocol]
-name = "tree"
-[data]
-name = "breast_cancer"
-unit_rows = true
-[objective]
-loss = "logistic"
-[train]
-algorithm = "consensus-sgd"
-adjacency = "user"
-steps = 3
-learning_rate = 0.5
-clip_norm = 1.0
-[budget]
-epsilon = 3.0
-delta = 1e-6
-"""
-    (tmp_path / "train.toml").write_text(text)
+    (tmp_path / "train.toml").write_text(TRAINING.replace("1e-5", "1e-6"))
     opened = open_plan(tmp_path / "train.toml")
     model = ExplorerModel(opened.setting, opened)
     assert model.plan is opened.plan
@@ -154,7 +133,7 @@ def test_offline_pages_hold_every_observer_round_and_pair():
     for t in (1, rounds):
         for who in ((0,), (1, 3)):
             view = content["views"][f"{t}|{','.join(map(str, who))}"]
-            live = model.view(who, rounds=t)
+            live = model.at(t).view(who)
             assert view["summary"] == live["summary"]
             for number, row in zip(view["rows"], live["rows"], strict=True):
                 assert content["rows"][number] == {k: v for k, v in row.items() if k not in ("name", "looks")}

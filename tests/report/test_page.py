@@ -77,7 +77,11 @@ def test_the_page_is_whole_and_loads_nothing(account):
 
 def test_guarantees_name_adversary_adjacency_and_label(account):
     text = " ".join(Balanced(report.build([account])).text)
-    wanted = ["anyone who sees every message", "the whole data set of one participant is replaced", "1e-05"]
+    wanted = [
+        "all others with their keys and noise",
+        "the whole data set of one participant is replaced",
+        "1e-05",
+    ]
     for word in [*wanted, "ldp", "exact", "observers are honest but curious", "Guarantee"]:
         assert word in text
 

@@ -9,10 +9,12 @@ import sottovoce as sv
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report.inputs import read_input
-from sottovoce.report.page import build, value_text
+from sottovoce.report.page import build
+from sottovoce.report.rendering import value_text
+from sottovoce.report.sections import section_of
 from sottovoce.report.summary_page import of_audit, of_plan, of_reconstruction, of_result, of_statement
 
-from .conftest import results_of
+from .conftest import PLAN, results_of
 
 DELTA = 1e-5
 
@@ -93,7 +95,7 @@ def test_an_unsigned_or_changed_agreement_says_so(inputs, tmp_path):
 
 
 def test_statements_with_uncharged_reads_are_red():
-    stated = {"view": "local", "adversary": "anyone who sees every message", "label": "ldp"}
+    stated = {"view": "local", "adversary": "all others with their keys and noise", "label": "ldp"}
     stated |= {"adjacency": "user", "epsilon": 1.0, "delta": DELTA, "best_guess": 0.6, "assumptions": []}
     statement = {
         "run_id": "ab",
@@ -110,6 +112,25 @@ def test_statements_with_uncharged_reads_are_red():
     assert "settings that were chosen on the private records" in page["not_covered"][0]
     assert of_statement(statement | {"noise": "simulated: not protective"})["answers"][0]["answer"] == "no"
     assert of_statement(statement | {"finished": False})["answers"][1]["tone"] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [("", "The plan spends"), ("8.0", "Meets its budget. The plan"), ("0.5", "Exceeds its budget. The plan")],
+)
+def test_a_plan_is_judged_against_a_budget_that_it_has(budget, words, tmp_path):
+    text = PLAN.split("[budget]")[0] + "[noise]\nnoise_std = 2.0\n"
+    text += f"[budget]\nepsilon = {budget}\ndelta = 1e-5\n" if budget else ""
+    (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
+    assert section_of(read_input(tmp_path / "plan.toml")).lead.startswith(words)
+
+
+def test_the_guarantees_of_a_plan_have_the_names_of_its_file(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN + 'view = "colluders"\ncolluders = [1, 3]\n', encoding="utf-8")
+    result = read_input(tmp_path / "plan.toml")
+    assert result["config"]["labels"][:2] == ["Aachen", "Bonn"]
+    annex = build([result]).split("What it reveals")[-1]
+    assert "Bonn and Düren" in annex
 
 
 def test_a_reconstruction_without_noise_is_not_private():

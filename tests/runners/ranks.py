@@ -46,7 +46,7 @@ def one_rank(scenario, rank, size, port, folder):
         report["error"], report["kind"], code = str(error), type(error).__name__, 1
     except BaseException:
         report["error"], report["kind"], code = traceback.format_exc(), "crash", 1
-    report["speaks"] = cluster.speaks if cluster is not None else rank == 0
+    report["reports_errors"] = cluster.reports_errors if cluster is not None else rank == 0
     (folder / f"rank-{rank}.json").write_text(json.dumps(report))
     os._exit(code)
 

@@ -116,7 +116,7 @@ def test_failures_end_everywhere_with_one_sentence(outcomes, name):
     assert sorted(outcome["codes"]).count(1) == ended, outcome
     assert outcome["seconds"] < 60  # no hang; the limit of ranks.py is 90
     reports = [report for report in outcome["reports"] if report is not None]
-    assert sum(report["speaks"] for report in reports) == 1
+    assert sum(report["reports_errors"] for report in reports) == 1
     for report in reports:
         assert sentence in report["error"]
         if report["kind"] != "crash":

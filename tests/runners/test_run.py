@@ -8,8 +8,8 @@ from sottovoce.algorithms import ConsensusSGD
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
-from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.run import PlanRun
+from sottovoce.runners.stopping import EarlyStopping
 
 
 def training(steps=12):

@@ -13,7 +13,7 @@ import sottovoce
 from sottovoce.errors import ClusterError, ConfigError, InvalidInput
 from sottovoce.runners import Result
 from sottovoce.runners.sweep import Trial, grid, read_trial, seed_of, sweep, write_trial
-from sottovoce_papers.sweep_targets import audit_trial
+from sottovoce_papers.sweep import audit_trial
 
 
 def counting(folder):
@@ -111,7 +111,7 @@ def test_bad_input(tmp_path):
 
 ENGINE = """
 import sys
-from sottovoce_papers.sweep_targets import audit_trial
+from sottovoce_papers.sweep import audit_trial
 from sottovoce.runners.sweep import grid, sweep
 
 if __name__ == "__main__":

@@ -130,8 +130,9 @@ def test_held_out_records_are_not_trained_on():
 
 
 def test_a_trial_is_kept_and_refused_with_other_settings(tmp_path):
-    one = run_trial("digits", 1.0, "one", 0, setting=QUICK, results=tmp_path)
-    assert run_trial("digits", 1.0, "one", 0, setting=QUICK, results=tmp_path) == one
+    options = {"setting": dataclasses.asdict(QUICK), "results": tmp_path}
+    one = run_trial("digits", 1.0, "one", 0, **options)
+    assert run_trial("digits", 1.0, "one", 0, **options) == one
     assert one["accept"] == ["tuning"]
     assert one["epsilon_spent"] <= 1.0 < one["epsilon_local"]
     assert "any one node" in one["guarantee"]

@@ -19,7 +19,7 @@ from sottovoce_papers.bayrooti2023.settings import printed, settings_of
 from sottovoce_papers.bayrooti2023.tables import cells_of, from_trials, tuned_apart
 from sottovoce_papers.common import unpack
 from sottovoce_papers.paper_index import ITEMS, stored_results
-from sottovoce_papers.registry import MEANINGS, OWN, Option, find, meaning, options_of, registry
+from sottovoce_papers.registry import Option, find, meaning, options_of, registry, texts
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -134,8 +134,10 @@ def test_options_are_read_as_they_are_written():
 
 def test_no_option_is_described_that_is_not_there():
     there = {(name, option) for name in registry() for option in options_of(find(name))}
-    assert set(OWN) <= there
-    assert set(MEANINGS) == {option for _, option in there}
+    own = {(name, option) for name, meanings in texts()["own"].items() for option in meanings}
+    assert own <= there
+    assert set(texts()["options"]) == {option for _, option in there}
+    assert set(texts()["experiments"]) == set(registry())
 
 
 def test_numbers_out_of_range_are_refused_where_they_are_read():

@@ -142,7 +142,7 @@ def test_the_gallery_goes_source_by_source(call, tmp_path):
 def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
     """One piece keeps nothing, trials are kept in a folder, and no advice is given that is refused."""
     reproduce = importlib.import_module("sottovoce_papers.reproduce")
-    sweep_targets = importlib.import_module("sottovoce_papers.sweep_targets")
+    sweep = importlib.import_module("sottovoce_papers.sweep")
 
     def piece(quick=False):
         raise KeyboardInterrupt
@@ -156,7 +156,7 @@ def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
         return replace(known(name), run=trials if name == "table1" else piece, config=None)
 
     monkeypatch.setattr(reproduce, "find", find)
-    monkeypatch.setattr(sweep_targets, "find", find)
+    monkeypatch.setattr(sweep, "find", find)
     commands = (["topologies"], ["table1"], ["table1", "--results", "here"], ["table1", "--jobs", "2"])
     answers = [call("reproduce", *words) for words in commands]
     assert {answer.code for answer in answers} == {130}

@@ -95,7 +95,7 @@ def test_answer_times_tell_the_number_of_records_only_without_a_pace(tmp_path):
         timeout=1800,
     )
     assert done.stdout, done.stderr
-    record = json.loads((tmp_path / "record").read_text())
+    record = json.loads((tmp_path / "record").read_text())["timing"]
     tests = ("kolmogorov_smirnov_p", "mann_whitney_p")
     assert max(record["without"][test] for test in tests) < 1e-6
     (paced,) = record["with"]
@@ -116,7 +116,7 @@ def test_five_real_processes_go_through_six_changes(tmp_path):
         timeout=3000,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads((tmp_path / "record.json").read_text())
+    record = json.loads((tmp_path / "record.json").read_text())["membership-changes"]
     assert record["one_model"]
     assert all(each["agree"] for each in record["lifetime_ledgers"].values())
     assert record["epochs_in_statements"] == dict.fromkeys(["m0", "m1", "m2", "m3"], 5)

@@ -72,25 +72,17 @@ def releases_travel_a_step_late(monkeypatch):
 
 
 def the_first_masks_speak_for_all(monkeypatch):
-    monkeypatch.setattr(coalitions, "_protocols", lambda question, first: [first])
+    monkeypatch.setattr(coalitions, "_protocols", lambda question: [question.protocol])
 
 
 def rates_that_fall_count_as_equal(monkeypatch):
-    right = random_walk._WaitingCost.__init__
-    monkeypatch.setattr(
-        random_walk._WaitingCost,
-        "__init__",
-        lambda self, factors, steps, contractive, rates: right(self, factors, steps, contractive, None),
-    )
+    right = random_walk._waiting_costs
+    monkeypatch.setattr(random_walk, "_waiting_costs", lambda *facts: right(*facts[:3], None))
 
 
 def one_member_fewer_on_trees(monkeypatch):
-    right = fresh_trees.FreshTrees.__init__
-    monkeypatch.setattr(
-        fresh_trees.FreshTrees,
-        "__init__",
-        lambda self, parents, depths, size: right(self, parents, depths, size - 1),
-    )
+    right = fresh_trees.largest_losses
+    monkeypatch.setattr(fresh_trees, "largest_losses", lambda *facts: right(*facts[:3], facts[3] - 1))
 
 
 BUGS = [

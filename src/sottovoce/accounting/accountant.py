@@ -53,8 +53,8 @@ def account(
     user : the agent the guarantee is about; None for the agent that loses most.
     colluders : the coalition, or how many members may collude.
     participations : rounds in which the client took part, where that is known (federations, local view).
-    label : None returns the best guarantee that is valid, ``ldp`` or ``exact``. ``"conditional"`` and
-        ``"published"`` return those numbers; ``"ldp"`` and ``"exact"`` require one of the two.
+    label : None returns the lowest valid guarantee known, labeled ``ldp`` or ``exact``. Any other value
+        returns the number with this label, and raises an error if the plan has none for the view.
     progress : called with the number of steps (or observers) finished.
 
     Guarantees

@@ -3,7 +3,8 @@
 `calibrate` keeps two noise levels, one that misses the target and one that meets it *as evaluated*, and
 returns the latter as soon as it spends nearly all of the budget. Epsilon is nearly a power of the noise, so
 that a line through both ends in logarithms needs a handful of evaluations; it never decides.
-`calibrate_gaussian` is for Gaussian curves, where mu falls as one over the noise: two evaluations are enough.
+`calibrate_gaussian` is for Gaussian curves, where mu falls as one over the noise: two evaluations are enough,
+or a few more where the rounding of fresh noise adds a part that no noise lowers.
 """
 
 from __future__ import annotations

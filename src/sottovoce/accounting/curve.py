@@ -414,29 +414,26 @@ def _within(small: Curve, large: Curve) -> bool:
     if small.others or large.others or small.method != large.method:
         return False
     few, many = _sampled_steps(small), _sampled_steps(large)
-    if few is None or many is None or few.adjacency != many.adjacency or few.rates.max() > many.rates.min():
+    if few is None or many is None or few[0] != many[0]:
+        return False
+    (noises, rates, counts), (their_noises, their_rates, their_counts) = few[1], many[1]
+    if rates.max() > their_rates.min():
         return False
     # A step costs less with more noise and a smaller rate. So the small curve costs no more if its i-th
     # quietest step has at least the noise of the i-th quietest of the large one: if up to every noise level
     # it has no more steps.
-    up_to = np.concatenate([[0], np.cumsum(many.counts)])[np.searchsorted(many.noises, few.noises, "right")]
-    return bool((np.cumsum(few.counts) <= up_to).all())
+    up_to = np.concatenate([[0], np.cumsum(their_counts)])[np.searchsorted(their_noises, noises, "right")]
+    return bool((np.cumsum(counts) <= up_to).all())
 
 
-class _SampledSteps(NamedTuple):
-    adjacency: str
-    noises: np.ndarray  # ascending
-    rates: np.ndarray
-    counts: np.ndarray
-
-
-def _sampled_steps(curve: Curve) -> _SampledSteps | None:
-    """Return the steps of a curve that has nothing but sampled steps under one adjacency."""
-    steps = [(p.noise_multiplier, p.sample_rate, k) for p, k in curve.parts if isinstance(p, SampledGaussian)]
-    relations = {part.adjacency for part, _ in curve.parts if isinstance(part, SampledGaussian)}
-    if len(steps) < len(curve.parts) or len(relations) != 1:
+def _sampled_steps(curve: Curve) -> tuple[str, np.ndarray] | None:
+    """Return adjacency and (multiplier, rate, count) of a curve of sampled steps alone, quietest last."""
+    parts = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
+    adjacencies = {part.adjacency for part, _ in parts}
+    if len(parts) < len(curve.parts) or len(adjacencies) != 1:
         return None
-    return _SampledSteps(relations.pop(), *np.array(sorted(steps)).T)
+    steps = sorted((part.noise_multiplier, part.sample_rate, count) for part, count in parts)
+    return adjacencies.pop(), np.array(steps).T
 
 
 def _from_json(value: object) -> object:

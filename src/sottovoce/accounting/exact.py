@@ -23,9 +23,9 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, from_matrix, takes_network
 from sottovoce.graphs.network import Matrix
 from sottovoce.leakage.span import Span, certain_span, pull_back, without_known
-from sottovoce.leakage.trace import AddNoise, ApplyMatrix, Event, ExecutionTrace, Observe
+from sottovoce.leakage.trace import AddNoise, Event, ExecutionTrace
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols import Gossip, LinearProtocol, Protocol, TimeVarying, as_linear
+from sottovoce.protocols import Gossip, LinearProtocol, Protocol, TimeVarying
 
 __all__ = ["LearningView", "exact_loss", "learning_view"]
 
@@ -72,8 +72,8 @@ def exact_loss(
     also = _validate.nodes(also, n, "colluders") if also else ()
     if observer is not None:
         return protocol.view({*also, *_validate.nodes(observer, n, "observer")}, own_noise).leakage()
-    if not also and (by_symmetry := _by_symmetry(protocol, own_noise)) is not None:
-        return by_symmetry
+    if not also and protocol.symmetry is not None:
+        return protocol.symmetry.spread(protocol.view(0, own_noise).leakage())
     from threadpoolctl import threadpool_limits
 
     loss = np.empty((n, n))
@@ -106,25 +106,6 @@ def _as_protocol(
     if not isinstance(network_or_protocol, Network):
         network_or_protocol = from_matrix(network_or_protocol)
     return Gossip(network_or_protocol, _validate.count(rounds, "rounds"))
-
-
-def _by_symmetry(protocol: Protocol, own_noise: bool) -> np.ndarray | None:
-    """All observers from one, when the graph's translations are verified symmetries of its matrix."""
-    symmetry, n = protocol.symmetry, protocol.n
-    if symmetry is None or n > 4096:
-        return None
-    shifts = np.array([symmetry(v) for v in range(n)])
-    dense = np.zeros((n, n))
-    entries = as_linear(protocol).matrix(0).tocoo()
-    dense[entries.row, entries.col] = entries.data
-    weights = dense[entries.row, entries.col]
-    for v, shift in enumerate(shifts):
-        if shift[0] != v or not np.array_equal(dense[shift[entries.row], shift[entries.col]], weights):
-            return None
-    first = protocol.view(0, own_noise).leakage()
-    loss = np.empty((n, n))
-    loss[shifts, np.arange(n)[:, None]] = first
-    return loss
 
 
 # ---- learning over gossip: the linear formula ----------------------------------------------------------
@@ -215,13 +196,9 @@ def _learning_trace(
 ) -> ExecutionTrace:
     """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol."""
     n = each[0].n
-    own = set(observers) if own_noise else set()
     events: list[Event] = []
     for step, protocol in enumerate(each):
-        events.append(AddNoise(step * n, n, 1.0))
-        for t in range(protocol.rounds):
-            seen = tuple(sorted(own | set(protocol.senders(t, observers))))
-            events += [Observe(seen), ApplyMatrix(protocol.matrix(t))]
-    known = tuple(step * n + v for step in range(len(each)) for v in sorted(own))
-    faint = any(protocol.faint for protocol in each)
-    return ExecutionTrace(n, n * len(each), tuple(events), known, faint=faint)
+        rounds = protocol.trace(observers, own_noise).events[1:]
+        events += [AddNoise(step * n, n, 1.0), *rounds]
+    known = tuple(step * n + v for step in range(len(each)) for v in observers) if own_noise else ()
+    return ExecutionTrace(n, n * len(each), tuple(events), known, faint=any(p.faint for p in each))

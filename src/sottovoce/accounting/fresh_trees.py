@@ -15,8 +15,6 @@ because 1 / (m - y) is convex in the number y <= m - 1 of nodes cut off, and so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numba import njit
 
@@ -24,8 +22,11 @@ MAX_WORK = 1e9  # coalitions times users times steps, times the orders of a samp
 
 
 @njit(cache=True)
-def _components(parents: np.ndarray, by_depth: np.ndarray) -> np.ndarray:
-    """Return (user, removed, step, word): the component of the user without the removed node, as bits."""
+def components(parents: np.ndarray, by_depth: np.ndarray) -> np.ndarray:
+    """Return (user, removed, step, word): the component of the user without the removed node, as bits.
+
+    ``parents`` (step, node) are the trees, ``by_depth`` their nodes, the deepest first.
+    """
     steps, n = parents.shape
     words = (n + 63) // 64
     masks = np.zeros((n, n, steps, words), np.uint64)
@@ -62,8 +63,11 @@ def _bits(word: np.uint64) -> np.int64:
 
 
 @njit(cache=True)
-def _largest_losses(masks: np.ndarray, user: int, losses: np.ndarray, size: int) -> np.ndarray:
-    """Return, per row of ``losses``, the largest sum over the steps of the entry of the component's size."""
+def largest_losses(masks: np.ndarray, user: int, losses: np.ndarray, size: int) -> np.ndarray:
+    """Return what the worst coalition of ``size`` learns: the largest sum over the steps, per row of losses.
+
+    ``losses`` are by the number of nodes in the component of the user, ``masks`` those of `components`.
+    """
     n, _, steps, words = masks.shape
     chosen = np.full(size, -1, np.int64)
     left = np.zeros((size + 1, steps, words), np.uint64)  # what the first members of the coalition leave
@@ -94,7 +98,7 @@ def _largest_losses(masks: np.ndarray, user: int, losses: np.ndarray, size: int)
 
 
 @njit(cache=True)
-def _share_bound(masks: np.ndarray, user: int, size: int) -> float:
+def share_bound(masks: np.ndarray, user: int, size: int) -> float:
     """Return a bound on the sum of shares: every first member is tried, the others are bounded."""
     n, _, steps, words = masks.shape
     bound = 0.0
@@ -117,20 +121,3 @@ def _share_bound(masks: np.ndarray, user: int, size: int) -> float:
         gains = np.sort(gains)
         bound = max(bound, min(share + gains[n - size + 1 :].sum(), float(steps)))
     return bound
-
-
-class FreshTrees:
-    """The trees of all steps, and what the worst coalition of ``size`` members learns of a user."""
-
-    def __init__(self, parents: Sequence[np.ndarray], depths: Sequence[np.ndarray], size: int) -> None:
-        self.size = size
-        by_depth = np.argsort(-np.array(depths), axis=1, kind="stable")
-        self._masks = _components(np.array(parents, dtype=np.int64), by_depth)
-
-    def largest_losses(self, user: int, losses: np.ndarray) -> np.ndarray:
-        """Return the largest sum over the steps, for every row of ``losses`` (by nodes in the component)."""
-        return np.asarray(_largest_losses(self._masks, user, np.ascontiguousarray(losses), self.size))
-
-    def share_bound(self, user: int) -> float:
-        """Return a bound on the sum of shares 1 / nodes over the steps, without trying all coalitions."""
-        return float(_share_bound(self._masks, user, self.size))

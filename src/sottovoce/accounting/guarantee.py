@@ -3,15 +3,18 @@
 A guarantee says against whom (:class:`Adversary`), between which data sets (adjacency), how it is known
 (label), how much (:class:`~sottovoce.accounting.curve.Curve`) and what was assumed.
 
-Labels, and which of them may be checked against a budget. ``exact`` is the computation, not the last digit:
-where the numerics are not exact they round up, and the number is an upper bound.
+Labels, and which of them may be checked against a budget. Numerical errors are rounded up.
 
 ============  ==================================================================  =======
 label         how the number is known                                             budget
 ============  ==================================================================  =======
 ldp           local differential privacy: holds whatever the others see or do     yes
-exact         computed from the joint distribution of what the adversary sees     yes
-conditional   exact for the linear system, not shown for the learning run         no
+exact         a proven upper bound for this named adversary, computed from what   yes
+              it sees; for averaging and exact consensus it is the loss itself if
+              the schedule is fixed, noise is drawn once, and nothing is sampled
+              or rounded up
+conditional   an upper bound for the linear system; not proven for the training   no
+              run
 published     a formula as printed in a paper, for reproduction                   no
 ============  ==================================================================  =======
 """

@@ -35,7 +35,7 @@ class LossPart:
 
     kind: ClassVar[str]
     is_pure: ClassVar[bool] = False  # whether it is DP with delta 0, at the epsilon `size`
-    is_shift: ClassVar[bool] = False  # whether it costs at most what one Gaussian of mu = `size` costs
+    is_shift: ClassVar[bool] = False  # whether it costs at most what one Gaussian of mu = `shift` costs
     has_distribution: ClassVar[bool] = True  # whether its privacy loss distribution is known
 
     @property

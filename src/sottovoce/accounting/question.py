@@ -7,8 +7,9 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SAMPLED_CLIENTS = "Poisson sampling: every client takes part in every round independently"
 ONLY_ROWS_SENT = "observers see what is sent to them, and no other output is published"
+Coalition: TypeAlias = tuple[int, ...]
 _MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
@@ -79,7 +81,7 @@ class PrivacyQuestion:
 
     plan: AccountablePlan
     view: ViewName
-    observers: tuple[int, ...] = ()
+    observers: Coalition = ()
     count: int | None = None  # how many collude, if they are not named
     user: int | None = None
     participations: int | None = None
@@ -87,6 +89,11 @@ class PrivacyQuestion:
     progress: Callable[[int], None] | None = None
     _releases: dict[int, list[Release]] = field(default_factory=dict)
     _counts: dict[int, Counter[ReleaseKind]] = field(default_factory=dict)
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The protocol of the first step."""
+        return self.plan.schedule(0)
 
     @property
     def adversary(self) -> Adversary:
@@ -99,29 +106,32 @@ class PrivacyQuestion:
         return Adversary(view, self.observers, self.user, count=self.count)
 
     @property
+    def size(self) -> int:
+        """How many observe, where they are not named."""
+        return 1 if self.count is None else self.count
+
+    @property
     def any_members(self) -> bool:
         """Whether the adversary is any member, or any group of `count` members."""
         return not self.observers and self.view in ("network", "colluders")
 
     @property
-    def coalitions(self) -> list[tuple[int, ...]] | None:
+    def coalitions(self) -> list[Coalition] | None:
         """Every coalition that the guarantee covers; None where they are too many to try."""
         if self.view in ("outsider", "central"):
             return [()]
         if self.observers:
             return [self.observers]
-        size = 1 if self.count is None else self.count
         others = [v for v in range(self.plan.n) if v != self.user]
-        if math.comb(len(others), size) > max(_MAX_COALITIONS, self.plan.n):
+        if math.comb(len(others), self.size) > max(_MAX_COALITIONS, self.plan.n):
             return None
-        return list(combinations(others, size))
+        return list(combinations(others, self.size))
 
-    def largest_noise_coalitions(self, stds: np.ndarray) -> list[tuple[int, ...]]:
+    def largest_noise_coalitions(self, stds: np.ndarray) -> list[Coalition]:
         """Return the coalitions with the largest noise; several where one of them may be the user."""
-        size = 1 if self.count is None else self.count
         order = sorted((v for v in range(self.plan.n) if v != self.user), key=lambda v: -stds[v])
-        candidates = order[: size + (self.user is None)]
-        return [tuple(sorted(coalition)) for coalition in combinations(candidates, size)]
+        candidates = order[: self.size + (self.user is None)]
+        return [tuple(sorted(coalition)) for coalition in combinations(candidates, self.size)]
 
     def users(self, coalition: Iterable[int] = ()) -> list[int]:
         """Return the agents whose loss counts."""
@@ -199,10 +209,10 @@ class PrivacyQuestion:
     def local_guarantee(self, *, hidden: bool = False, delay: int | None = None) -> Guarantee:
         """Return the local-DP guarantee, which holds against any adversary, also that of the question.
 
-        ``hidden`` : agents that take no part in a round send their noise alone, so nobody sees who did.
-        ``delay`` : rows go from node to node, and a release is in those of so many steps later and after;
-        observers who are named then learn nothing of what cannot reach them before the end. A guarantee
-        that leaves such releases out holds against these observers alone: its label is ``exact``.
+        ``hidden`` : agents that skip a round send noise alone, so no observer knows which agents took part.
+        ``delay`` : the number of steps after which the rows that an agent sends contain its release. With it,
+        the guarantee against named observers leaves out the releases that cannot reach them before the end.
+        Such a guarantee holds against these observers only, and its label is ``exact``.
         """
         users = self.users(self.observers if self.view != "central" else ())
         releases = {agent: self.releases(agent) for agent in users}

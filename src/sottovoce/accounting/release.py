@@ -241,7 +241,7 @@ class Spending:
 
     Guarantees
     ----------
-    A release that would pass the budget is refused by `require`, and nothing is counted then.
+    A release that would exceed the budget is refused by `require`, and nothing is counted then.
     """
 
     def __init__(self, budget: Budget | None = None, planned: Iterable[Release] = ()) -> None:

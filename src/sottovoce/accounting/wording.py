@@ -32,21 +32,27 @@ NO_PRIVACY = (
 
 _WITHOUT_OBSERVERS = {
     "central": "anyone who sees the released output",
-    "local": "anyone who sees every message",
+    "local": "all others with their keys and noise",
     "outsider": "anyone who taps every link and holds no key",
 }
+_EXACT = (
+    "a proven upper bound for this named adversary, computed from what it sees; for averaging and exact "
+    "consensus it is the loss itself if the schedule is fixed, noise is drawn once, and nothing is sampled "
+    "or rounded up"
+)
+_CONDITIONAL = "an upper bound for the linear system; not proven for the training run"
 _LABELS = {
     "ldp": "local differential privacy: the node's own noise protects it even if all others collude",
-    "exact": "computed from everything this adversary sees, rounded up",
-    "conditional": "exact if gradients did not depend on the model: not a guarantee for this run",
+    "exact": _EXACT,
+    "conditional": _CONDITIONAL,
     "published": "a formula as printed: not a guarantee",
 }
 LABELS = tuple(_LABELS)
 # the same for somebody who reads one page and no paper
 _VERDICTS = {
-    "ldp": ("Guarantee", "Holds even if every message is read by everybody."),
-    "exact": ("Guarantee", "Computed from everything this observer receives, rounded up."),
-    "conditional": ("Not a guarantee", "Exact for a simplified (linear) system; not shown for this run."),
+    "ldp": ("Guarantee", "Holds even if all others act together, with their keys and noise."),
+    "exact": ("Guarantee", f"{_EXACT[0].upper()}{_EXACT[1:]}."),
+    "conditional": ("Not a guarantee", f"{_CONDITIONAL[0].upper()}{_CONDITIONAL[1:]}."),
     "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
 }
 

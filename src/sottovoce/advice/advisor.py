@@ -7,7 +7,7 @@ ranked. Where nothing fits, the smallest change after which something does is se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +49,10 @@ class Advice:
     requirements : what is required.
     rows : the candidates, best first; those that do not fit come last and say why.
     recommended : the row to take, or None.
-    reasons : two sentences.
+    reasons : whether it meets the budget, what to expect, what it hides and costs, and the best guess.
     changes : the nearest alternatives, and what would have to be different for them to be taken.
-    suggestions : where nothing fits, the smallest epsilon, number of members or records at which one does.
+    suggestions : where nothing fits, the least change after which one does: of the noise, the protocol, what
+        is hidden, epsilon, members, records or seconds.
     simulated_on : what simulations were run on.
 
     Examples
@@ -85,6 +86,8 @@ class Advice:
         values = f"{self.requirements.low:g} to {self.requirements.high:g}"
         units = {"mean": f"error of the mean (values in {values})", "linear": f"error (targets in {values})"}
         unit = units.get(self.requirements.compute, "share of wrong answers")
+        if all(row.use.off is None and row.use.score is None for row in self.rows):
+            unit = "noise over the largest possible signal"
         return draw_front(self.rows, path, chosen=self.recommended, unit=unit)
 
     def save(self, folder: str | Path) -> list[Path]:
@@ -115,7 +118,7 @@ def advise(
     members: int | str | Network | nx.Graph | Iterable[Sequence[object]],
     *,
     sample: SampleArgument | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
     **requirements: Any,
 ) -> Advice:
     """Return which plan to take, with reasons, alternatives and files; nothing private is read.
@@ -156,12 +159,12 @@ def advise(
         source = f"Simulated on {records.source}; nothing private was read."
     elif required.training:
         source = "No data were read and nothing was simulated; give public records as a sample for a score."
-    rows = tuple(_ranked(pareto(_Evaluation(required, records, progress).rows())))
-    if rows[0].fits:
-        return Advice(
-            required, rows, rows[0], _reasons(required, rows[0]), _changes(required, rows), (), source
-        )
-    changes = tuple(_suggestions(required, records, rows))
+    candidates = _Evaluation(required, records).rows(progress)
+    rows = tuple(_ranked(pareto([_judged(required, row) for row in candidates])))
+    best = rows[0]
+    if best.fits:
+        return Advice(required, rows, best, _reasons(required, best), _changes(required, rows), (), source)
+    changes = _suggestions(required, records, rows)
     best = min(rows, key=_quietest_first)
     reasons = f"The best, {best.name}: {' '.join(best.problems)}" + ("" if changes else _NO_SUGGESTION)
     return Advice(required, rows, None, reasons, (), changes, source)
@@ -175,12 +178,17 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
     net, linear = requirements.compute == "net", requirements.compute == "linear"
     if net and sample is None:
         return None
-    loss, unit = ("squared", requirements.half) if linear else (requirements.compute, 1.0)
-    middle, features = requirements.middle if linear else 0.0, requirements.features or 1
-    public = Sample.from_argument("synthetic" if sample is None else sample, loss, features, unit, middle)
-    if not net and public.features != features:
+    public = Sample.from_argument(
+        "synthetic" if sample is None else sample,
+        "squared" if linear else requirements.compute,
+        requirements.features or 1,
+        unit=requirements.half if linear else 1.0,
+        middle=requirements.middle if linear else 0.0,
+    )
+    if not net and public.features != requirements.features:
         raise InvalidInput(
-            f"the sample has {public.features} features, the model {features}; leave features out to take "
+            f"the sample has {public.features} features, the model "
+            f"{requirements.features}; leave features out to take "
             "the sample's."
         )
     return public
@@ -190,43 +198,42 @@ def _sample(requirements: Requirements, sample: SampleArgument | None) -> Sample
 
 
 class _Evaluation:
-    """The candidates for some requirements, each at its least noise, simulated and judged."""
+    """The candidates for some requirements at their least noise; simulated where there is a sample."""
 
-    def __init__(
-        self, requirements: Requirements, sample: Sample | None, progress: Callable[[int], None] | None
-    ) -> None:
-        self.requirements, self.sample, self.progress = requirements, sample, progress
+    def __init__(self, requirements: Requirements, sample: Sample | None) -> None:
+        self.requirements, self.sample = requirements, sample
         self.rate_runs, self.row_runs, self.best_runs = _RUNS.get(requirements.compute, (0, 0, 0))
         self.rates: dict[tuple[int, float], float] = {}
         self.best: dict[tuple[object, ...], float] = {}
         self.scores: dict[tuple[object, ...], Score] = {}
 
-    def rows(self) -> list[PlanSummary]:
-        rows = []
-        for setting in self.settings():
-            rows.append(self.row(*setting))
-            if self.progress is not None:
-                self.progress(len(rows))
-        if self.sample is not None:
-            for k in sorted(range(len(rows)), key=lambda k: rows[k].loss)[:3]:
-                score = self.score(rows[k].plan, self.best_runs)
-                rows[k] = replace(rows[k], use=rows[k].use.with_score(score))
-            # every row is compared with what the longest training learns without noise, not with its own
-            scores = [row.use.score for row in rows if row.use.score is not None]
-            best = (min if scores[0].lower_is_better else max)(score.best for score in scores)
-            uses = [row.use.with_score(replace(s, best=best)) for row, s in zip(rows, scores, strict=True)]
-            rows = [replace(row, use=use) for row, use in zip(rows, uses, strict=True)]
-        return [_judged(self.requirements, row) for row in rows]
-
-    def settings(self) -> Iterator[tuple[AveragingCandidate, int, float]]:
-        """Yield each candidate with numbers of steps and the sample rate of their batches."""
+    def rows(self, progress: Callable[[int], None]) -> list[PlanSummary]:
+        """Return a row for each candidate, number of steps and sample rate."""
         requirements = self.requirements
         steps = STEPS[requirements.compute]
         enough = requirements.hide == "record" and min(requirements.sizes) >= 10 / _SAMPLE_RATE
+        rows: list[PlanSummary] = []
         for candidate in averaging_candidates(requirements):
-            yield from ((candidate, count, 1.0) for count in steps)
+            settings = [(count, 1.0) for count in steps]
             if requirements.training and candidate.has("masked") and enough:
-                yield candidate, steps[-1], _SAMPLE_RATE
+                settings.append((steps[-1], _SAMPLE_RATE))
+            for setting in settings:
+                rows.append(self.row(candidate, *setting))
+                progress(len(rows))
+        return rows if self.sample is None else self.scored(rows)
+
+    def scored(self, rows: list[PlanSummary]) -> list[PlanSummary]:
+        """Return the rows, the best of them simulated more often, all compared with the same best score.
+
+        Every row is compared with what the longest training learns without noise, not with its own.
+        """
+        scores = {k: row.use.score for k, row in enumerate(rows) if row.use.score is not None}
+        for k in sorted(scores, key=lambda k: rows[k].loss)[:3]:
+            scores[k] = self.score(rows[k].plan, self.best_runs)
+        best = (min if scores[0].lower_is_better else max)(score.best for score in scores.values())
+        return [
+            replace(row, use=row.use.with_score(replace(scores[k], best=best))) for k, row in enumerate(rows)
+        ]
 
     def row(self, candidate: AveragingCandidate, steps: int, sample_rate: float) -> PlanSummary:
         requirements = self.requirements
@@ -241,10 +248,10 @@ class _Evaluation:
         return summarize(
             name,
             plan,
+            use,
             delta=requirements.delta,
             colluders=max(2, requirements.colluders),
             latency=requirements.latency,
-            use=use,
             candidate=candidate,
         )
 
@@ -257,9 +264,10 @@ class _Evaluation:
             return rates[-1]
         if (steps, sample_rate) not in self.rates:
             plan = plan_for(self.requirements, candidate, steps=steps, sample_rate=sample_rate)
-            scores = {rate: self.score(_at_rate(plan, rate), self.rate_runs) for rate in rates}
-            sign = 1.0 if scores[rates[0]].lower_is_better else -1.0
-            self.rates[steps, sample_rate] = min(rates, key=lambda rate: sign * scores[rate].mean)
+            assert isinstance(plan, GradientPlan)
+            trials = {rate: replace(plan, learning_rate=rate) for rate in rates}
+            scores = {rate: self.score(trial, self.rate_runs) for rate, trial in trials.items()}
+            self.rates[steps, sample_rate] = min(rates, key=lambda rate: scores[rate].loss)
         return self.rates[steps, sample_rate]
 
     def score(self, plan: Plan, runs: int) -> Score:
@@ -273,11 +281,6 @@ class _Evaluation:
             self.scores[key] = simulate(plan, self.sample, runs=runs, seed=seed, best=best)
             self.best[kind] = self.scores[key].best
         return self.scores[key]
-
-
-def _at_rate(plan: Plan, rate: float) -> Plan:
-    assert isinstance(plan, GradientPlan)
-    return replace(plan, learning_rate=rate)
 
 
 def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
@@ -298,10 +301,10 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
 
 def _reaches(use: Usefulness, target: float | None) -> bool:
     """Whether the answer is as good as required; where nothing was simulated, it may be."""
-    if target is None or (use.score is None and use.error is None):
+    if target is None or (use.score is None and use.off is None):
         return True
     if use.score is None:
-        return math.hypot(use.error or 0.0, use.bias) <= target
+        return (use.off or 0.0) <= target
     return use.score.mean <= target if use.score.lower_is_better else use.score.mean >= target
 
 
@@ -334,14 +337,18 @@ def _quietest_first(row: PlanSummary) -> tuple[float, float, float]:
 def _reasons(requirements: Requirements, best: PlanSummary) -> str:
     expected = f"What to expect: {best.use.answer} (one standard deviation)."
     if best.use.error is not None:
+        counted = "noise and largest bias" if best.use.bias else "one standard deviation"
         expected = (
-            f"The mean will be right to about {best.use.answer} (one standard deviation), on a scale from "
+            f"The mean will be right to about {best.use.answer} ({counted}), on a scale from "
             f"{requirements.low:g} to {requirements.high:g}."
         )
+    elif best.use.score is None:
+        expected = "How good the model will be is not known; give public records as a sample for a score."
     hidden = "a whole member" if requirements.hide == "member" else "a single record"
     rounds = f"{best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} ({best.seconds:.3g} s)"
     return (
-        f"It meets epsilon {number(requirements.epsilon, 'limit')} against {requirements.adversary}. "
+        f"It meets epsilon {number(requirements.epsilon, 'limit')} at delta "
+        f"{number(requirements.delta, 'delta')} against {requirements.adversary}. "
         f"{expected} It hides {hidden} and takes {rounds} and {best.messages:,} messages. The best guess of "
         f"any one member is right {guess(best.best_guess)}."
     )
@@ -379,22 +386,22 @@ def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[s
 
 def _suggestions(
     requirements: Requirements, sample: Sample | None, rows: Sequence[PlanSummary]
-) -> Iterator[Suggestion]:
-    """Yield the least that would have to change, one at a time."""
+) -> tuple[Suggestion, ...]:
+    """Return the least that would have to change, one at a time."""
     waits = requirements.silent == "wait"
     possible = [row for row in rows if waits or (row.candidate and row.candidate.has("tolerates_dropout"))]
     if not possible:
-        return
+        return ()
     best = min(possible, key=_quietest_first)
     allowed = requirements.seconds
     if allowed is not None and best.seconds > allowed:
         if best.use.useful is not False:
-            yield Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s.")
-        return
+            return (Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s."),)
+        return ()
     view, colluders = requirements.views[0]
     budget = Budget(requirements.epsilon, requirements.delta, view=view, colluders=colluders or ())
     records = round(requirements.total / requirements.n)
-    yield from suggestions(
+    return suggestions(
         best.plan,
         budget,
         sample=sample,

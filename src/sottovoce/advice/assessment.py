@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,27 +121,26 @@ def averaging_cost(
     if colluders:
         together = set(colluders) if observer is None else {observer, *colluders}
         who = {"view": "colluders", "colluders": sorted(together)}
+    adversaries: tuple[AdversaryOptions, ...] = ({"view": "local"}, who)
     plan = PrivateAveraging(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
-    guarantees = [plan.privacy("local"), plan.privacy(**who)]
+    guarantees = [plan.privacy(**adversary) for adversary in adversaries]
+    rows = guarantee_rows(guarantees, delta, network)
     if noise is not None:
         if epsilon is not None:
             guarantees[-1].require(epsilon, delta)
-        rows = guarantee_rows(guarantees, delta, network)
         return {"noise_multiplier": noise, "delta": delta, "guarantees": rows}
     assert epsilon is not None
-    rows = []
-    adversaries: tuple[AdversaryOptions, ...] = ({"view": "local"}, who)
-    for guarantee, adversary in zip(guarantees, adversaries, strict=True):
-        against = name_nodes(str(guarantee.adversary), network)
-        row = {"against": against, "label": guarantee.label, "adjacency": guarantee.adjacency}
-        least = plan.calibrated_to(epsilon, delta, **adversary).noise_multiplier
-        rows.append(row | {"noise_multiplier": least})
-    return {"epsilon": epsilon, "delta": delta, "noise_for_budget": rows}
+    least = [plan.calibrated_to(epsilon, delta, **each).noise_multiplier for each in adversaries]
+    needed = [
+        {key: row[key] for key in ("against", "label", "adjacency")} | {"noise_multiplier": multiplier}
+        for row, multiplier in zip(rows, least, strict=True)
+    ]
+    return {"epsilon": epsilon, "delta": delta, "noise_for_budget": needed}
 
 
 def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     """Return whether the answer is of use, in words and numbers, and what would change it."""
-    plan, budget, sample, runs = loaded.plan, loaded.settings.budget, None, _RUNS
+    plan, budget, sample, runs = loaded.plan, loaded.settings.limit, None, _RUNS
     if simulated and isinstance(plan, GradientPlan) and plan.query_kind == "gradient" and plan.sizes:
         model = plan.objective
         if isinstance(model, GLM) and model.loss != "huber" and model.dim is not None:
@@ -150,10 +148,9 @@ def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bo
             runs = int(min(_RUNS, _WORK // max(work, 1)))
             sample = Sample(model.loss, model.dim) if runs >= 4 else None
     use = usefulness(plan, sample=None if is_average(plan) else sample, runs=runs)
-    error = None if use.error is None else math.hypot(use.error, use.bias)
-    values = use.to_dict() | {"usefulness": use.sentence, "error": error}
+    values = use.to_dict() | {"usefulness": use.sentence}
     if simulated and budget is not None and (use.useful is False or assessment.get("feasible") is False):
-        changes = suggestions(plan, budget.budget, sample=sample)
+        changes = suggestions(plan, budget, sample=sample)
         values["suggestions"] = [suggestion.sentence for suggestion in changes]
     return values
 
@@ -161,14 +158,14 @@ def _usefulness(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bo
 def _files_read(loaded: LoadedPlan) -> list[str]:
     """Return what the assessment has read, in words."""
     network, data, average = loaded.settings.network, loaded.settings.data, loaded.settings.average
-    files = []
+    files, graph = [], str(network.graph) if network is not None else ""
     if network is not None and network.matrix is not None:
         files.append(f"{network.matrix} (the weights of the network)")
-    if network is not None and (network.graph or "").startswith("file:"):
-        files.append(f"{str(network.graph).removeprefix('file:')} (the edges of the network)")
+    if graph.startswith("file:"):
+        files.append(f"{graph.removeprefix('file:')} (the edges of the network)")
     if data is not None:
         source = data.file or data.name or "the data set"
-        if loaded.records is not None and loaded.records.data is None:
+        if loaded.adapter is not None and loaded.adapter.data is None:
             return [*files, f"no records ({source} is not there yet; how many there will be is stated)"]
         more = f", and {', '.join(loaded.accepted)}" if loaded.accepted else ""
         files.append(f"{source} (how many records there are, and of how many features{more})")

@@ -9,7 +9,7 @@ the noise is searched for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -127,7 +127,7 @@ def plan_for(
     if not requirements.training and requirements.hide == "member":
         half, middle = requirements.half, requirements.middle
         average = PrivateAveraging(noise_std=2 * half, radius=half, center=middle, **options)
-        return _calibrated(average, requirements, 2 * half)
+        return _meeting_budget(average, requirements)
     if sample_rate < 1:
         # Rényi accounting is an upper bound that takes milliseconds, good enough to rank
         options |= {"sample_rate": sample_rate, "accounting": "rdp"}
@@ -144,7 +144,14 @@ def plan_for(
         noise_multiplier=1.0,
         **options,
     )
-    return _calibrated(plan, requirements, 1.0)
+    return _meeting_budget(plan, requirements)
+
+
+def _meeting_budget(plan: Plan, requirements: Requirements) -> Plan:
+    def costs(trial: Plan) -> list[Guarantee]:
+        return [guarantee_against(trial, view, colluders) for view, colluders in requirements.views]
+
+    return calibrated(plan, costs, requirements.epsilon, requirements.delta)
 
 
 def _objective(requirements: Requirements) -> Objective:
@@ -200,26 +207,29 @@ def guarantee_against(plan: Plan, view: RequiredView, colluders: int) -> Guarant
     return plan.privacy("local")
 
 
-def _calibrated(plan: Plan, requirements: Requirements, noise: float) -> Plan:
-    """Return the plan with the least noise that meets the budget; ``noise`` is what it has now."""
-    epsilon, delta = requirements.epsilon, requirements.delta
-    accounted = _with_drawn_trees(plan)
+def calibrated(
+    plan: Plan, costs: Callable[[Plan], Sequence[Guarantee]], epsilon: float, delta: float
+) -> Plan:
+    """Return the plan with the least noise at which all of its costs meet the budget.
+
+    ``costs`` are the guarantees that must meet it, of this plan with any amount of noise. Where their curves
+    are Gaussian, mu falls as one over the noise; elsewhere the noise is searched for.
+    """
+    start, accounted = getattr(plan, plan.noise_field), _with_drawn_trees(plan)
 
     @cache
-    def guarantees(noise: float) -> list[Guarantee]:
-        trial = accounted.with_noise(noise)
-        return [guarantee_against(trial, view, c) for view, c in requirements.views]
+    def guarantees(noise: float) -> Sequence[Guarantee]:
+        return costs(accounted.with_noise(noise))
 
     def largest(noise: float) -> Guarantee:
         return max(guarantees(noise), key=lambda guarantee: guarantee.mu)
 
-    if all(guarantee.curve.is_gaussian for guarantee in guarantees(noise)):
-        return plan.with_noise(calibrate_gaussian(largest, epsilon, delta, start=noise))
-
     def least_against(k: int) -> float:
         return calibrate(lambda noise: guarantees(noise)[k], epsilon, delta, tolerance=UNSPENT)
 
-    return plan.with_noise(max(map(least_against, range(len(requirements.views)))))
+    if all(guarantee.valid and guarantee.curve.is_gaussian for guarantee in guarantees(start)):
+        return plan.with_noise(calibrate_gaussian(largest, epsilon, delta, start=start))
+    return plan.with_noise(max(map(least_against, range(len(guarantees(start))))))
 
 
 def _with_drawn_trees(plan: Plan) -> Plan:

@@ -75,10 +75,10 @@ class PlanSummary:
     def loss(self) -> float:
         """How bad the answer is, for comparing: error, share of wrong answers, or noise over signal."""
         use = self.use
-        if use.error is not None:
-            return math.hypot(use.error, use.bias)
+        if use.off is not None:
+            return use.off
         if use.score is not None:
-            return use.score.mean if use.score.lower_is_better else 1 - use.score.mean
+            return use.score.loss
         return 1 / use.signal_to_noise if use.signal_to_noise else math.inf
 
     @property
@@ -116,17 +116,17 @@ class PlanSummary:
         """Return the row as plain values, for JSON."""
         own = {key: value for key, value in vars(self).items() if key not in ("plan", "use", "candidate")}
         own |= {"algorithm": self.plan.name, "steps": self.plan.steps, "batch_size": self.batch_size}
-        return own | self.use.to_dict() | {"sentence": self.use.sentence, "bias": self.use.bias}
+        return own | self.use.to_dict() | {"sentence": self.use.sentence}
 
 
 def summarize(
     name: str,
     plan: Plan,
+    use: Usefulness,
     *,
     delta: float,
     colluders: int,
     latency: float,
-    use: Usefulness,
     candidate: AveragingCandidate | None = None,
 ) -> PlanSummary:
     """Return the summary of one plan: every epsilon is computed by the plan itself."""
@@ -266,7 +266,7 @@ def compare(
     for name, plan in named.items():
         try:
             use = usefulness(plan, sample=None if is_average(plan) else sample)
-            rows.append(summarize(name, plan, delta=delta, colluders=colluders, latency=latency, use=use))
+            rows.append(summarize(name, plan, use, delta=delta, colluders=colluders, latency=latency))
         except SottovoceError as error:
             raise type(error)(f"{name}: {error}") from None
     return pareto(rows)

@@ -11,11 +11,12 @@ from sottovoce._io import atomic_write, to_jsonable, to_toml
 from sottovoce.advice.candidates import parse_net
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
-from sottovoce.algorithms.averaging import PrivateAveraging
-from sottovoce.algorithms.consensus_sgd import ConsensusSGD
-from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.planfile.write import agreement_text, plan_tables
+from sottovoce.planfile.agreement_draft import draft_agreement
+from sottovoce.planfile.read import LoadedPlan
+from sottovoce.planfile.schema import check_plan_file
+from sottovoce.planfile.write import plan_tables
 
 if TYPE_CHECKING:
     from sottovoce.advice.advisor import Advice
@@ -37,6 +38,11 @@ def save(advice: Advice, folder: Path) -> list[Path]:
 
 def plan_file(requirements: Requirements, row: PlanSummary) -> str:
     """Return the text of the plan file (version 1) of a row; the data files it names are the users' own."""
+    return to_toml(*_plan_tables(requirements, row))
+
+
+def _plan_tables(requirements: Requirements, row: PlanSummary) -> tuple[dict[str, Any], list[str]]:
+    """Return the tables of the plan file of a row and the comments before them."""
     assert row.candidate is not None
     network = {"graph": f"complete:{requirements.n}"} if requirements.reachable else None
     tables = plan_tables(row.plan, network=network, protocol=row.candidate.protocol, model=_net(requirements))
@@ -53,7 +59,7 @@ def plan_file(requirements: Requirements, row: PlanSummary) -> str:
         budget["view"] = requirements.view
     if requirements.view == "colluders":
         budget["colluders"] = requirements.colluders
-    return to_toml({"version": 1, "title": _title(requirements), **tables, "budget": budget}, notes)
+    return {"version": 1, "title": _title(requirements), **tables, "budget": budget}, notes
 
 
 def _describe_records(
@@ -63,7 +69,8 @@ def _describe_records(
     data, middle = tables["data"], requirements.middle
     columns, notes = "its features (numbers from -1 to 1, or with bounds by name), label", []
     if requirements.compute == "mean":
-        data |= {"label": "value", "features": ["one"]}
+        # taken as they are: the clip norm, half the range, bounds what a value contributes
+        data |= {"label": "value", "features": ["one"], "bounds": "none"}
         del data["width"]
         columns = f"one (always 1), value (less {middle:g}, the middle of its range)"
     elif requirements.compute == "logistic":
@@ -84,46 +91,19 @@ def _describe_records(
 
 
 def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
-    """Return the draft of an agreement of a row (`sottovoce.planfile.write.agreement_text`)."""
-    candidate, plan = row.candidate, row.plan
-    assert candidate is not None
-    assert isinstance(plan, (PrivateAveraging, GradientPlan))
-    assert isinstance(plan.noise_multiplier, float)  # an advised plan has one noise level for all
-    options: dict[str, Any] = {}
-    if isinstance(plan, (PrivateAveraging, ConsensusSGD)) and plan.noise_allocation != "equal":
-        options = {"noise_allocation": plan.noise_allocation, "floor": plan.floor, "tolerate": plan.tolerate}
-    options["noise_multiplier"], rate = plan.noise_multiplier, None
-    if isinstance(plan, PrivateAveraging):
-        options["center"] = requirements.middle
-        model: dict[str, Any] = {"kind": "mean", "parameters": 1}
-    else:
-        options |= {"steps": plan.steps, "learning_rate": float(plan.rate(0))}
-        if plan.adjacency != "user":
-            rate = float(plan.sample_rate or 1.0)
-        kind = requirements.compute if requirements.compute in ("logistic", "net") else "squared"
-        model = {"kind": kind, "parameters": n_params(plan.objective)}
-        network_section = _net(requirements) or {}
-        model |= {"net" if key == "name" else key: value for key, value in network_section.items()}
+    """Return the draft of an agreement of a row: what `peer draft` makes of its plan file, with its noise."""
+    assert row.candidate is not None
+    tables, _ = _plan_tables(requirements, row)
     charged = "charged as such: sums are masked"
-    if not candidate.has("masked"):
+    if not row.candidate.has("masked"):
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
     budget = f"epsilon {number(requirements.epsilon, 'limit')} at delta {number(requirements.delta, 'delta')}"
     comments = [f"{budget} against {requirements.adversary}; {charged}.", *_notes_on_net(requirements)]
     network = requirements.network
     if network.node_names is not None:
         comments.append(f"nodes 0 to {requirements.n - 1} are {', '.join(map(str, network.node_names))}")
-    graph = f"complete:{requirements.n}"
-    if not requirements.reachable:
-        graph = "edges:" + ",".join(f"{u}-{v}" for u, v in network.edges.tolist())
-    return agreement_text(
-        plan,
-        {"title": _title(requirements), "graph": graph, "model": model},
-        (requirements.epsilon, requirements.delta),
-        protocol=candidate.protocol,
-        options=options,
-        sample_rate=rate,
-        comments=comments,
-    )
+    settings = check_plan_file(tables, "plan.toml")
+    return draft_agreement(LoadedPlan(row.plan, None, network, (), settings), comments=comments)
 
 
 def _net(requirements: Requirements) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -143,17 +144,24 @@ class Sample:
             X, y = self.X, self.y
             test, pool = np.split(rng.permutation(len(y)), [round(TEST_SHARE * len(y))])
             train = rng.permutation(pool)[:total] if total <= len(pool) else rng.choice(pool, size=total)
-        offsets = offsets_of(sizes)
-        if objective is not None and self.loss == "net":
-            return _for_network(X, y, (train, test), offsets, objective)
+        if objective is None or self.loss != "net":
+            return Shards(X[train], y[train], offsets_of(sizes)), lambda rows: self._judge(
+                rows, X[test], y[test]
+            )
+        from sottovoce.data.agent_tensors import AgentData  # needs torch
 
-        def judge(rows: np.ndarray) -> float:
-            predicted = X[test] @ np.asarray(rows).mean(axis=0)
-            if self.loss in TWO_CLASSES:
-                return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y[test]))
-            return float(np.sqrt(np.mean((predicted - y[test]) ** 2))) * self.unit
+        names, labels = np.unique(y, return_inverse=True)
+        parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets_of(sizes))]
+        x = X.astype(np.float32)
+        data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
+        return data, lambda rows: float(objective.metrics(rows, data)["accuracy"])
 
-        return Shards(X[train], y[train], offsets), judge
+    def _judge(self, rows: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:
+        """Return the score on these records of the mean of the final rows of a linear model."""
+        predicted = X @ np.asarray(rows).mean(axis=0)
+        if self.loss in TWO_CLASSES:
+            return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y))
+        return float(np.sqrt(np.mean((predicted - y) ** 2))) * self.unit
 
     def _synthetic_records(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         X = rng.normal(size=(count, self.features))
@@ -168,23 +176,6 @@ class Sample:
 
 
 SampleArgument = Sample | Dataset | str | tuple[ArrayLike, ArrayLike]
-
-
-def _for_network(
-    X: np.ndarray,
-    y: np.ndarray,
-    rows: tuple[np.ndarray, np.ndarray],
-    offsets: np.ndarray,
-    objective: Objective,
-) -> tuple[AgentRecords, Judge]:
-    from sottovoce.data.agent_tensors import AgentData  # needs torch
-
-    train, test = rows
-    names, labels = np.unique(y, return_inverse=True)
-    parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
-    x = X.astype(np.float32)
-    data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
-    return data, lambda rows: float(objective.metrics(rows, data)["accuracy"])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -208,10 +199,9 @@ def read_sample(name: str | None) -> Dataset | tuple[np.ndarray, np.ndarray] | s
             X, y = np.array(features, dtype=float).T, np.array(labels)
         except ValueError:
             raise DataError(f"{name} must hold numbers, and labels in its last column.") from None
-        try:
-            return X, y.astype(float)
-        except ValueError:
-            return X, y
+        with contextlib.suppress(ValueError):
+            y = y.astype(float)
+        return X, y
     if suffix == ".npz":
         numbers = read_numbers(name)
         return numbers[:, :-1], numbers[:, -1]

@@ -1,7 +1,8 @@
 """Suggestions for a plan that is not private enough, or whose answer is of no use.
 
-Suggestions are ordered by what they cost people: another protocol, a record instead of a member as what is
-hidden, a larger epsilon, more members, more records. Each was tried on a plan made for it.
+Suggestions are ordered by what they cost people: the noise that the budget needs, another protocol, a record
+instead of a member as what is hidden, a larger epsilon, more members, more records. Each was tried on a plan
+made for it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import Any
 
 from sottovoce._format import number, significant
 from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.calibration import calibrate_gaussian
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.advice.candidates import calibrated
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import SottovoceError
+from sottovoce.objectives import GLM
 
 _RUNS = 4  # of a simulation that only decides useful or not
 _MOST_MEMBERS = 1024
@@ -110,43 +112,37 @@ class _Search:
         meets = before.valid and before.epsilon(self.budget.delta) <= self.budget.epsilon
         if meets or plan is self.plan or not isinstance(plan, (GradientPlan, PrivateAveraging)):
             return None
-        answer = self.useful_answer(plan)
-        if answer is None:
-            return None
         multiplier = plan.noise_multiplier
         noise = float(max(multiplier) if isinstance(multiplier, tuple) else multiplier)
-        return Suggestion("noise", noise, f"Take noise {significant(noise, 'required noise')}: {answer}.")
+        return self.useful("noise", noise, f"Take noise {significant(noise, 'required noise')}", plan)
 
     def masks(self, plan: Plan) -> Suggestion | None:
         if not self.masks_help or plan.n < 3 or plan.schedule(0).masked:
             return None
-        answer = self.useful_answer(self.calibrated(self.masked(plan)))
-        sentence = f'Take masked sums (protocol "masked"): {answer}.'
-        return None if answer is None else Suggestion("protocol", "masked", sentence)
+        words = 'Take masked sums (protocol "masked")'
+        return self.useful("protocol", "masked", words, self.calibrated(self.masked(plan)))
 
     def record(self, plan: Plan) -> Suggestion | None:
         if plan.adjacency != "user":
             return None
         hide = "Hide a record instead of a member"
         if isinstance(plan, PrivateAveraging):
-            # a record moves a mean of so many by that much less, and all else stays as it is
-            use = usefulness(plan)
-            error = (use.error or 0.0) / (2 * self.each)
-            if not self.fits(replace(use, useful=error <= plan.radius / 2, error=error)):
+            answer = self.useful_answer(self.calibrated(self.mean_of_records(plan)))
+            if answer is None:
                 return None
             view = " --view outsider" if self.budget.view == "outsider" else ""
             epsilon = number(self.budget.epsilon, "limit")
             command = f"advise {plan.n} --epsilon {epsilon} --records {self.each}{view}"
-            sentence = f"{hide}, with {self.each:,} records each: ± {error:.3g} (sottovoce {command})."
+            sentence = f"{hide}, with {self.each:,} records each: {answer} (sottovoce {command})."
             return Suggestion("hide", "record", sentence)
         if "add-remove" not in plan.adjacencies or plan.sizes is None:
             return None
         record: Plan = replace(plan, adjacency="add-remove")  # type: ignore[type-var]
-        answer = self.useful_answer(self.calibrated(record))
-        if answer is None and plan.n >= 3 and self.masks_help:
+        suggestion = self.useful("hide", "record", hide, self.calibrated(record))
+        if suggestion is None and plan.n >= 3 and self.masks_help:
             hide += ", and take masked sums"
-            answer = self.useful_answer(self.calibrated(self.masked(record)))
-        return None if answer is None else Suggestion("hide", "record", f"{hide}: {answer}.")
+            suggestion = self.useful("hide", "record", hide, self.calibrated(self.masked(record)))
+        return suggestion
 
     def larger_epsilon(self, plan: Plan) -> Suggestion | None:
         noise = getattr(plan, plan.noise_field)
@@ -158,22 +154,20 @@ class _Search:
         quieter = plan.with_noise(noise / factor)
         epsilon = quieter.privacy(**self.budget.adversary).epsilon(self.budget.delta)
         rounded = significant(epsilon, "epsilon", 3)
-        sentence = f"Allow epsilon {rounded}: {self.useful_answer(quieter)}."
-        return Suggestion("epsilon", float(rounded), sentence)
+        return self.useful("epsilon", float(rounded), f"Allow epsilon {rounded}", quieter)
 
     def members(self, plan: Plan) -> Suggestion | None:
         if not self.masks_help:
             return None
         most = _MOST_MEMBERS if is_average(plan) else _MOST_TRAINING_MEMBERS
 
-        def answer(n: int) -> str | None:
-            return self.useful_answer(self.calibrated(self.masked(plan, n)))
+        def larger(n: int) -> Plan | None:
+            return self.calibrated(self.masked(plan, n))
 
-        count = _least_whole(lambda n: answer(n) is not None, max(plan.n, 3), most)
+        count = _least_whole(lambda n: self.useful_answer(larger(n)) is not None, max(plan.n, 3), most)
         if count is None or count == plan.n:
             return None
-        sentence = f"Find {count:,} members and take masked sums: {answer(count)}."
-        return Suggestion("members", count, sentence)
+        return self.useful("members", count, f"Find {count:,} members and take masked sums", larger(count))
 
     def records(self, plan: Plan) -> Suggestion | None:
         if not isinstance(plan, GradientPlan) or plan.sizes is None or plan.batch_size is not None:
@@ -188,10 +182,27 @@ class _Search:
         if factor is None or factor == 1.0:
             return None
         each = round(sum(larger(factor).sizes or ()) / plan.n)
-        sentence = f"Collect {each:,} records at each member: {self.useful_answer(larger(factor))}."
-        return Suggestion("records", each, sentence)
+        return self.useful("records", each, f"Collect {each:,} records at each member", larger(factor))
 
     # ---- shared by the changes ------------------------------
+
+    def mean_of_records(self, plan: PrivateAveraging) -> Plan:
+        """Return the mean of all members' records over the same protocol: one step of least squares on 1."""
+        options: dict[str, Any] = {key: getattr(plan, key) for key in ("protocol", "network", "seed")}
+        algorithm: type[GradientPlan] = MuffliatoSGD
+        if plan.schedule(0).reaches_consensus:
+            algorithm = ConsensusSGD
+            options |= {key: getattr(plan, key) for key in ("noise_allocation", "floor", "tolerate")}
+        return algorithm(
+            GLM("squared", dim=1),
+            steps=1,
+            learning_rate=1.0,
+            clip_norm=float(plan.radius),
+            adjacency="add-remove",
+            sizes=(self.each,) * plan.n,
+            noise_multiplier=1.0,
+            **options,
+        )
 
     def masked(self, plan: Plan, n: int | None = None) -> Plan:
         """Return the plan over masked sums, and of ``n`` members with as many records each."""
@@ -217,17 +228,17 @@ class _Search:
         """Return the plan with the least noise that meets the budget, None where no noise does."""
         epsilon, delta, adversary = self.budget.epsilon, self.budget.delta, self.budget.adversary
         noise = getattr(plan, plan.noise_field)
-
-        def cost(noise: float) -> Guarantee:
-            return plan.with_noise(noise).privacy(**adversary)
-
         try:
-            guarantee = plan.privacy(**adversary)
-            if isinstance(noise, float) and noise > 0 and guarantee.valid and guarantee.curve.is_gaussian:
-                return plan.with_noise(calibrate_gaussian(cost, epsilon, delta, start=noise))
+            if isinstance(noise, float) and noise > 0 and plan.privacy(**adversary).curve.is_gaussian:
+                return calibrated(plan, lambda trial: [trial.privacy(**adversary)], epsilon, delta)
             return plan.calibrated_to(epsilon, delta, **adversary)
         except SottovoceError:
             return None
+
+    def useful(self, what: str, value: float | str, words: str, plan: Plan | None) -> Suggestion | None:
+        """Return the suggestion of a change that leads to a plan, None where its answer is of no use."""
+        answer = self.useful_answer(plan)
+        return None if answer is None else Suggestion(what, value, f"{words}: {answer}.")
 
     def useful_answer(self, plan: Plan | None) -> str | None:
         """Return how good the answer of a plan is, None where it is of no use for certain."""

@@ -58,6 +58,11 @@ class Score:
         return self.metric != "accuracy"
 
     @property
+    def loss(self) -> float:
+        """The mean score as a loss, of which less is better: the error, or the share of wrong answers."""
+        return self.mean if self.lower_is_better else 1 - self.mean
+
+    @property
     def useful(self) -> bool:
         """Whether more than half of what can be learned is learned, and surely more than nothing."""
         sign = -1.0 if self.lower_is_better else 1.0
@@ -93,6 +98,11 @@ class Usefulness:
     score: Score | None = None
 
     @property
+    def off(self) -> float | None:
+        """How far an average may be from the truth: noise and bias together."""
+        return None if self.error is None else math.hypot(self.error, self.bias)
+
+    @property
     def verdict(self) -> str:
         """Yes, no, or unknown."""
         return {True: "yes", False: "no", None: "unknown"}[self.useful]
@@ -100,8 +110,8 @@ class Usefulness:
     @property
     def answer(self) -> str:
         """How good the answer is, in a few characters."""
-        if self.error is not None:
-            return f"± {math.hypot(self.error, self.bias):.3g}"
+        if self.off is not None:
+            return f"± {self.off:.3g}"
         if self.score is not None:
             return str(self.score)
         return "unknown" if self.signal_to_noise is None else f"signal-to-noise {self.signal_to_noise:.3g}"
@@ -112,9 +122,13 @@ class Usefulness:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as plain values, for JSON."""
-        score = None if self.score is None else dict(vars(self.score))
-        return {"useful": self.useful, "error": self.error, "range": self.span, "score": score} | {
-            "signal_to_noise": self.signal_to_noise
+        return {
+            "useful": self.useful,
+            "error": self.error,
+            "bias": self.bias,
+            "range": self.span,
+            "score": None if self.score is None else dict(vars(self.score)),
+            "signal_to_noise": self.signal_to_noise,
         }
 
     def __str__(self) -> str:
@@ -151,6 +165,8 @@ def usefulness(
         useful = off <= _USELESS * span
         remark = "" if useful else ", more than a quarter of the range"
         remark = ", wider than the range" if off > span else remark
+        if plan.schedule(0).adds_noise:
+            remark += " (noise only; the bias of the path is not included)"
         sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}{remark}."
         return Usefulness(useful, sentence, error=sd, bias=bias, span=span)
     ratio = _signal_to_noise(plan)
@@ -187,7 +203,8 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
     Over exact consensus the sd is the root of all noise variances over n, and the bias is 0. A linear
     protocol ends with rows ``M x``: the sd is that of a row of ``M``, and its bias is at most half the
     range times the l1 distance of the row from ``1/n``, every site by its weight. Fresh noise in every
-    round is simulated.
+    round is simulated. For a walk the sd is simulated too, and its bias, of what the path leaves out or
+    counts more than once, is not included.
     """
     if not is_average(plan):
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
@@ -201,10 +218,15 @@ def answer_error(plan: Plan) -> tuple[float, float, float]:
     if protocol.reaches_consensus:
         return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
     if protocol.fresh_std or protocol.adds_noise:
-        rows = _run(plan, np.zeros((n, _DRAWS)), np.random.default_rng(0))
-        return float(rows.std(axis=1).max()), 0.0, span
-    M = np.asarray(protocol.apply(np.eye(n)))
-    sd = np.sqrt(np.square(M) @ np.square(stds))
+        sd = _run(plan, np.zeros((n, _DRAWS)), np.random.default_rng(0)).std(axis=1)
+        if protocol.adds_noise:
+            return float(sd.max()), 0.0, span
+        noise = RunRandomness.from_rng(np.random.default_rng(0)).noise
+        # the same fresh noise twice: the difference is the noiseless protocol
+        M = protocol.apply(np.eye(n), noise) - protocol.apply(np.zeros((n, n)), noise)
+    else:
+        M = np.asarray(protocol.apply(np.eye(n)))
+        sd = np.sqrt(np.square(M) @ np.square(stds))
     bias = np.abs((M - 1 / n) * weights).sum(axis=1) * span / 2
     worst = int(np.argmax(np.hypot(sd, bias)))
     return float(sd[worst]), float(bias[worst]), span

@@ -35,10 +35,10 @@ from sottovoce.algorithms.options import require_linear
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.admm import ProximalMechanism, RecordProxMechanism
+from sottovoce.mechanisms.admm import RecordProxMechanism
 from sottovoce.mechanisms.base import Announced
 from sottovoce.objectives.glm import GLM
-from sottovoce.runners import Algorithm, State
+from sottovoce.runners import Algorithm, State, in_blocks
 
 
 class ADMMPlan(Plan):
@@ -150,20 +150,17 @@ class CentralADMM(ADMMPlan, CentralPlan):
         moved = self._sensitivity(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, moved, self.noise_std, self.adjacency, steps=self.steps),)
 
-    def algorithm(self, mechanism: ProximalMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: RecordProxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1] with the noise on the released mean."""
         prox, lam, fresh = self._regularized, self.relaxation, self.noise_in == "mean"
 
-        def init() -> State:
-            return State((start,), (np.repeat(start[:, None], self.records, axis=1),))
+        def block(state: State, k: int, count: int) -> State:
+            (zh,), (duals,) = state
+            for step in range(k, k + count):
+                z = prox(zh[0])
+                duals, mean = mechanism.step(duals, z, step)
+                zh = z + mean if fresh else zh + lam * mean
+            return State((zh,), (duals,))
 
-        def message(state: State, k: int) -> np.ndarray:
-            return mechanism.proximal_step(state.own[0], prox(state.common[0][0]), k).released
-
-        def update(state: State, received: np.ndarray, k: int) -> State:
-            (zh,) = state.common
-            z = prox(zh[0])
-            duals = mechanism.proximal_step(state.own[0], z, k).local
-            return State((z + received if fresh else zh + lam * received,), (duals,))
-
-        return Algorithm(init, message, update, lambda state: prox(state.common[0]))
+        init = State((start,), (np.repeat(start, self.records, axis=0),))
+        return in_blocks(lambda: init, lambda state: prox(state.common[0]), block)

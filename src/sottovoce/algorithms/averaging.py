@@ -68,10 +68,11 @@ class PrivateAveraging(Plan):
     Guarantees
     ----------
     User level: the whole row of one node is replaced; weights are public and stay. ``local`` holds against
-    anyone who sees every message; ``pairwise``, ``network`` and ``colluders`` are exact for
-    honest-but-curious observers who follow the public schedule; ``central`` is for somebody who sees one
-    node's final row. Rows that are not finite count as ``center``. A negative noise is refused; with none
-    nothing is protected, and every epsilon is infinite.
+    all others together, with their keys and noise; ``pairwise``, ``network`` and ``colluders`` are exact for
+    honest-but-curious observers who follow the public schedule, where the coalitions can be tried, otherwise
+    the local guarantee; ``central`` is for somebody who sees one node's final row. Rows that are not finite
+    count as ``center``. A negative noise is refused; with none nothing is protected, and every epsilon is
+    infinite.
 
     Examples
     --------
@@ -105,7 +106,7 @@ class PrivateAveraging(Plan):
     query_kind = "value"
     maskable = True
     noise_field = "noise_std"
-    observation = Averaging()  # one release per node, averaged: exact for every view
+    observation = Averaging()  # one release per node, averaged: exact where coalitions can be tried
 
     @classmethod
     def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -117,9 +118,10 @@ class PrivateAveraging(Plan):
         if isinstance(protocol, NamedProtocol) and network is not None:
             protocol = protocol.at(network, seed=options["seed"])
         elif isinstance(protocol, Network):
-            # without noise disagreement alone decides, as with a thousandth of the radius
+            # in units of the radius: values within 1 of the center are, on average, within 1 of their mean.
+            # Without noise disagreement alone decides, as with a thousandth of the radius.
             relative = options["noise_std"] / options["radius"] or 1e-3
-            protocol = Chebyshev(protocol, rounds_for(protocol, noise_std=relative))
+            protocol = Chebyshev(protocol, rounds_for(protocol, noise_std=relative, variance=1.0))
         protocol = require_capabilities(protocol, cls.name, cls.needs)
         if network is not None and protocol.n != network.n:
             raise InvalidInput(f"the protocol is for {protocol.n} nodes, the network has {network.n}.")

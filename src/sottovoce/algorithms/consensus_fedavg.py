@@ -59,7 +59,7 @@ class ConsensusFedAvg(ConsensusSGD):
     adjacencies = ("user",)
     query_kind = "local-update"
 
-    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return the update rule of the members that ``mechanism`` hosts; the l2 term acts in local steps."""
 
         def release(theta: np.ndarray, k: int) -> np.ndarray:

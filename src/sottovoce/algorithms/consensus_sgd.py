@@ -3,10 +3,10 @@ r"""SGD over exact consensus: every step ends with the same model everywhere.
 .. math:: \bar g^k = \frac{1}{n} \sum_i \tilde G_i(\theta^k), \qquad
           \theta^{k+1} = \theta^k - \eta_k\, \mathrm{opt}(\bar g^k)
 
-The mean is computed by a finite schedule, a public spanning tree (fresh every step) or hypercube exchange,
-after which all agents hold bit-identical numbers. The model is then common knowledge, the views of different
-steps compose, and what one agent learns of another's records is known exactly, for any loss: step k costs
-SGM(q, z / sqrt(h)) with h the share of the schedule used, instead of SGM(q, z).
+The mean is computed by a finite schedule, a public spanning tree (fresh every step), hypercube exchange or a
+masked sum, after which all agents hold bit-identical numbers. The model is then common knowledge, the views
+of different steps compose, and what one agent learns of another's records is known exactly, for any loss:
+step k costs SGM(q, z / sqrt(h)) with h the share of the schedule used, instead of SGM(q, z).
 
 References: finite-time averaging by trees and by hypercube exchange is folklore.
 Departures: none; not one of the published algorithms. Iterate averaging is post-processing.
@@ -28,14 +28,14 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.options import NoiseAllocation
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.base import GradientSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm, State
 
 
 @dataclass(frozen=True, repr=False)
 class ConsensusSGD(GradientPlan):
-    """Exact-consensus SGD, for generalized linear models and networks, at record and user level.
+    """Exact-consensus SGD, for generalized linear models and neural nets, at record and user level.
 
     Parameters are those of `GradientPlan`; the protocol is a tree, an exchange or a masked sum, by default a
     fresh uniform spanning tree of the network per step. Beside them:
@@ -52,8 +52,9 @@ class ConsensusSGD(GradientPlan):
 
     Guarantees
     ----------
-    ``local`` as for every plan; ``pairwise``, ``network``, ``colluders``, ``central`` are exact: no message
-    tells more than the sums the schedule moves, and no condition on the loss is needed. Records that are not
+    ``local`` as for every plan; ``pairwise``, ``network``, ``colluders``, ``central`` are exact where the
+    coalitions can be tried, otherwise the local guarantee: no message tells more than the sums the schedule
+    moves, and no condition on the loss is needed. Records that are not
     finite contribute nothing. With optimal noise a coalition of more than ``tolerate`` members is left with
     the noise of the members around its target, and ``local`` with the floor's: ask for their numbers.
 
@@ -126,7 +127,7 @@ class ConsensusSGD(GradientPlan):
         stated = [self.privacy("local"), self.privacy("central")]
         return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
-    def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         return consensus_sgd(mechanism, start, self, self.average_from, decay=mechanism.decay)
 
 

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import ObservationModel, PairCorrelated
+from sottovoce.algorithms.gradient_plan import GradientData
 from sottovoce.algorithms.muffliato_sgd import OneRoundPlan
-from sottovoce.data.base import AgentRecords
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.objectives.base import GradientQuery
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,9 +75,7 @@ class Decor(OneRoundPlan):
         stated = [self.privacy("local"), self.privacy("outsider")]
         return [*stated, self.privacy("network")] if self.n <= 128 else stated
 
-    def mechanism(
-        self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
-    ) -> Mechanism:
+    def mechanism(self, data: GradientData, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         if not self.pair_multiplier:
             return super().mechanism(data, agents, random)
         hosted = [int(a) for a in agents]

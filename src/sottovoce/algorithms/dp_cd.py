@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,9 @@ from sottovoce.algorithms.options import require_linear
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
-from sottovoce.runners import Algorithm, State
+from sottovoce.runners import Algorithm, State, in_blocks
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +89,6 @@ class DPCD(CentralPlan):
 
     name = "dp-cd"
     query_kind = "coordinate"
-    mechanism_class = CoordinateMechanism
     width = 1  # one released coordinate
 
     def __post_init__(self) -> None:
@@ -134,32 +134,18 @@ class DPCD(CentralPlan):
             raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards
 
-    @property
-    def _mechanism_facts(self) -> dict[str, Any]:
-        return {"smoothness_mu": self._preliminary_mu}
+    def mechanism(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
+        mu = self._preliminary_mu
+        return self._mechanism(CoordinateMechanism, agents, random, data=data, smoothness_mu=mu)
 
     def algorithm(self, mechanism: CoordinateMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; the holder's own state is the margins of its records."""
-        prox, steps, length = self.objective.regularizer.prox, self.steps, self.period or self.steps
+        steps, length = self.steps, self.period or self.steps
 
         def init() -> State:
             M = mechanism.noisy_smoothness()
             model = CDModel(start, np.zeros_like(start), np.zeros((), np.int64), M)
             return State(model, mechanism.margins(start))
-
-        def message(state: State, k: int) -> np.ndarray:
-            j = int(mechanism.chosen(k)[0])
-            return np.array([[mechanism.coordinate(state.common.M, state.own, j, k)]])
-
-        def update(state: State, received: np.ndarray, k: int) -> State:
-            model: CDModel = state.common
-            j = int(mechanism.chosen(k)[0])
-            gamma = self.step_scale / model.M[j]
-            w = model.w.copy()
-            w[:, j] -= gamma * received[:, 0]
-            w[:, j] = prox(w, gamma)[:, j]
-            margins = mechanism.moved(state.own, j, float(w[0, j] - model.w[0, j]))
-            return restarted(CDModel(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
 
         def restarted(model: CDModel, margins: np.ndarray, k: int) -> State:
             """Begin a new period at the average of the last; the run's last period is left for the output."""
@@ -184,7 +170,7 @@ class DPCD(CentralPlan):
             model: CDModel = state.common
             return model.total / int(model.taken) if self.output == "mean" and model.taken else model.w
 
-        return Algorithm(init, message, update, output, block)
+        return in_blocks(init, output, block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         model: CDModel = state.common

@@ -27,7 +27,7 @@ import numpy as np
 from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
-from sottovoce.mechanisms.base import GradientSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
 
 
@@ -71,7 +71,7 @@ class DPDiNNO(GradientPlan):
     def _draws_per_step(self) -> int:
         return self.primal_steps
 
-    def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 3 of [1]; the received rows are sums over neighbors."""
         network, optimizer = self.schedule(0).network, self.optimizer
         assert network is not None

@@ -5,8 +5,10 @@ r"""DP-DSGD: decentralized SGD with per-sample clipping and Gaussian noise.
 References: [1] Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus
 Algorithms", 2023, Algorithm 1.
 Departures from [1]: all agents compute from the same snapshot (their code mixes in place, agent after agent,
-and takes the gradient at the mixed point); W is symmetric and doubly stochastic (theirs is row-normalized);
-noise comes from a noise source, not from a published seed. A local optimizer may replace the plain step.
+and takes the gradient at the mixed point); the weights of a network are symmetric, so doubly stochastic, by
+default (theirs is row-normalized); noise comes from a noise source, not from a published seed. A local
+optimizer may replace the plain step. Row-stochastic weights are accepted too: the models then drift from the
+mean towards that of the nodes with many neighbors, at the same privacy cost.
 """
 
 from __future__ import annotations
@@ -19,18 +21,21 @@ import numpy as np
 from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
-from sottovoce.mechanisms.base import RegularizedSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
 
 
 @dataclass(frozen=True, repr=False)
 class DPDSGD(GradientPlan):
-    """Decentralized DP-SGD; one gossip round and one noisy gradient per step. Parameters as `GradientPlan`.
+    """Decentralized DP-SGD: per step one noisy gradient and, by default, one gossip round.
+
+    Parameters are those of `GradientPlan`.
 
     Guarantees
     ----------
-    Against anyone who sees all messages: every message is a function of the agent's noisy gradients and of
-    others' messages, so an agent releases ``steps`` gradients and nothing else.
+    Against all others together: every message is a function of the agent's noisy gradients and of others'
+    messages, so an agent releases ``steps`` gradients and nothing else. Releases that cannot reach named
+    observers before the end are left out against these, and the label is then ``exact``.
 
     Examples
     --------
@@ -44,17 +49,17 @@ class DPDSGD(GradientPlan):
     name = "dp-dsgd"
     one_batch_per_step = True
     observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
-    needs = ("linear", "averages")
+    needs = ("linear", "mixes")
     excludes = ("masked", "fresh_noise")
 
-    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1 of [1]."""
         optimizer = self.optimizer
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             (theta, moments), rate = state.own, self.rate(k)
-            step, moments = optimizer.step(moments, mechanism.gradient_with_l2(theta, k), rate, theta)
-            return State((), DSGDVariables(received - step, moments))
+            g = mechanism.gradient_with_l2(theta, k)
+            return State((), DSGDVariables(*optimizer.descend(moments, g, rate, theta, received)))
 
         return Algorithm(
             init=lambda: State((), DSGDVariables(start, optimizer.init(start))),

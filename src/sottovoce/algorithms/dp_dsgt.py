@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce.accounting.observation import LocalOnly
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
-from sottovoce.mechanisms.base import RegularizedSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
 
 
@@ -31,7 +31,9 @@ class DPDSGT(GradientPlan):
 
     Guarantees
     ----------
-    As DP-DSGD: ``steps`` releases per agent. Using a stored noisy gradient twice is post-processing.
+    As DP-DSGD: ``steps`` releases per agent. Using a stored noisy gradient twice is post-processing. Releases
+    that cannot reach named observers before the end are left out against these, and the label is then
+    ``exact``.
 
     Examples
     --------
@@ -45,7 +47,7 @@ class DPDSGT(GradientPlan):
     name = "dp-dsgt"
     one_batch_per_step = True
     observation = LocalOnly(delay=1)  # what is drawn in a step is sent from the next one on
-    needs = ("linear", "averages")
+    needs = ("linear", "mixes")
     excludes = ("masked", "fresh_noise")
     uses_optimizer = False
 
@@ -53,15 +55,18 @@ class DPDSGT(GradientPlan):
     def width(self) -> int:
         return 2 * n_params(self.objective)
 
-    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 2 of [1]."""
         dim = start.shape[1]
 
         def update(state: State, received: np.ndarray, k: int) -> State:
             mixed, tracked = received[:, :dim], received[:, dim:]
-            moved = mixed - mixed.dtype.type(self.rate(k)) * tracked
+            moved = mixed.dtype.type(self.rate(k)) * tracked
+            np.subtract(mixed, moved, out=moved)  # rows are large: no second copy
             g = mechanism.gradient_with_l2(moved, k)
-            return State((), DSGTVariables(moved, tracked + g - state.own.g, g))
+            y = tracked + g
+            y -= state.own.g
+            return State((), DSGTVariables(moved, y, g))
 
         return Algorithm(
             init=lambda: State((), DSGTVariables(start, np.zeros_like(start), np.zeros_like(start))),

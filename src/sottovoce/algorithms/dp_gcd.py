@@ -27,7 +27,7 @@ from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
 from sottovoce.objectives import GLM
-from sottovoce.runners import Algorithm, State
+from sottovoce.runners import Algorithm, State, in_blocks
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,27 +90,20 @@ class DPGCD(CentralPlan):
         return shards
 
     def algorithm(self, mechanism: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
-        """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""
+        """Return Algorithm 1: in every step one coordinate is chosen and moved by its noisy value."""
         prox, gamma = self.objective.regularizer.prox, self.step_scale / mechanism.M
 
-        def message(state: State, k: int) -> np.ndarray:
-            return np.array([mechanism.choose(state.common.w, k)], dtype=np.float64)
-
-        def update(state: State, received: np.ndarray, k: int) -> State:
-            model: GCDModel = state.common
-            j, value = int(received[0, 0]), received[:, 1]
-            w, chosen = model.w.copy(), model.chosen.copy()
-            w[:, j] -= gamma[j] * value
-            w[:, j] = prox(w, gamma[j])[:, j]
-            chosen[k] = j
+        def block(state: State, k: int, count: int) -> State:
+            w, chosen = state.common.w.copy(), state.common.chosen.copy()
+            for step in range(k, k + count):
+                j, value = mechanism.choose(w, step)
+                w[:, j] -= gamma[j] * value
+                w[:, j] = prox(w, gamma[j])[:, j]
+                chosen[step] = j
             return State(GCDModel(w, chosen), ())
 
-        return Algorithm(
-            init=lambda: State(GCDModel(start, np.full(self.steps, -1)), ()),
-            message=message,
-            update=update,
-            output=lambda state: state.common.w,
-        )
+        init = State(GCDModel(start, np.full(self.steps, -1)), ())
+        return in_blocks(lambda: init, lambda state: state.common.w, block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         return {"coef": rows[0], "chosen": state.common.chosen}

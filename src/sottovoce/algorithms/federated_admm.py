@@ -29,7 +29,7 @@ from sottovoce.algorithms.plan import noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.admm import ClientProxMechanism, ProximalMechanism, sample_participants
+from sottovoce.mechanisms.admm import ClientProxMechanism, sample_participants
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
@@ -169,7 +169,7 @@ class FederatedADMM(UsersADMM):
         random = noise_on_grid(self, random, agents, [1.0] * len(agents))
         return self._mechanism(ClientProxMechanism, agents, random, data=data, everyone=self.secure_sum)
 
-    def algorithm(self, mechanism: ProximalMechanism, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: ClientProxMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 3 of [1]: z^ is common, each client's dual its own.
 
         Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure

@@ -110,15 +110,11 @@ class FixedPoint(CentralPlan):
         scale = (self.sensitivity, self.noise_std, self.adjacency)
         return (Release(agent, 0, *scale, steps=self.steps, count=blocks),)
 
-    @property
-    def _mechanism_facts(self) -> dict[str, Any]:
-        return {"blocks": len(self.start)}
-
     def algorithm(self, mechanism: FixedPointMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1: the blocks that move are released, the others stay."""
 
         def message(state: State, k: int) -> np.ndarray:
-            u = state.common[0].reshape(mechanism.blocks, -1)
+            u = state.common[0].reshape(self.start.shape)
             rows, released = mechanism.noisy_blocks(u, k)
             lam = self.relaxation
             if callable(lam):

@@ -30,6 +30,8 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.base import GradientQuery, Objective
 from sottovoce.protocols import NamedProtocol, Protocol
 
+GradientData = AgentRecords | GradientQuery  # the hosted agents' records, or for audits sums of one's own
+
 
 @dataclass(frozen=True, repr=False)
 class GradientPlan(Plan):
@@ -37,7 +39,8 @@ class GradientPlan(Plan):
 
     Parameters
     ----------
-    objective : the loss to minimize: a `GLM`, or a `NetObjective` (any torch module).
+    objective : the loss to minimize: a `GLM`, or a `NetObjective` (a torch module that treats samples
+        separately).
     protocol : the averaging of every step: a protocol, one per step, a function of the step, a name such as
         ``"tree:kind=uniform"``, or a network, for the algorithm's own protocol on it.
     steps : T.
@@ -249,9 +252,7 @@ class GradientPlan(Plan):
 
     # ---- running and calibration ----------------------------------------------------------------------
 
-    def mechanism(
-        self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
-    ) -> Mechanism:
+    def mechanism(self, data: GradientData, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism that reads the hosted agents' records; audits pass a query instead."""
         query = self.objective.query(data) if isinstance(data, AgentRecords) else data
         hosted = [int(a) for a in agents]

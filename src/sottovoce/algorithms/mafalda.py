@@ -21,13 +21,12 @@ from functools import lru_cache
 
 from sottovoce.accounting.observation import TimeCorrelated
 from sottovoce.accounting.release import Release
+from sottovoce.algorithms.gradient_plan import GradientData
 from sottovoce.algorithms.muffliato_sgd import OneRoundPlan
-from sottovoce.data.base import AgentRecords
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.correlated import TimeCorrelatedNoise, TimeCorrelation, mafalda
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.objectives.base import GradientQuery
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,9 +59,7 @@ class Mafalda(OneRoundPlan):
         (each,) = super().releases(agent)
         return (replace(each, joint=True),)
 
-    def mechanism(
-        self, data: AgentRecords | GradientQuery, agents: Sequence[int], random: RunRandomness
-    ) -> Mechanism:
+    def mechanism(self, data: GradientData, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         if any(self._noise_multipliers):
             random = replace(random, noise=TimeCorrelatedNoise(random.noise, correlation(self)))
         return super().mechanism(data, agents, random)

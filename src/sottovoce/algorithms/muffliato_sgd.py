@@ -7,7 +7,8 @@ References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Al
 Departures from [1]: noise is relative to the clip and clipping comes before it ([1] passes the absolute
 variance nu^2 sigma^2); user-level sensitivity is 2C; pairwise figures are the linear formula, labeled
 "conditional" and returned only on request, because equation (9) understates what later
-steps reveal. The guarantee is local.
+steps reveal. The guarantee is local. Weights that are only row-stochastic are accepted, as by DP-DSGD: the
+models then come together at a weighted mean.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.mechanisms.base import RegularizedSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.runners import Algorithm, State
 
@@ -56,7 +57,7 @@ class MuffliatoSGD(GradientPlan):
 
     name = "muffliato-sgd"
     one_batch_per_step = True
-    needs = ("linear", "averages")
+    needs = ("linear", "mixes")
     excludes = ("reaches_consensus",)
     uses_optimizer = False
     observation = LinearGossip()  # the linear formula is conditional; local privacy is valid
@@ -72,8 +73,8 @@ class MuffliatoSGD(GradientPlan):
             divisor = min(self._divisors(self.sizes or [1]))
         return self.rate(k) * z * float(self.clip_norm or 1.0) / divisor or 1.0
 
-    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
-        return muffliato_sgd(mechanism, start, self.rate)
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
+        return muffliato_sgd(mechanism.gradient_with_l2, start, self.rate)
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,16 +103,18 @@ class OneRoundPlan(GradientPlan):
         assert network is not None
         return network
 
-    def algorithm(self, mechanism: RegularizedSource, start: np.ndarray) -> Algorithm:
-        return muffliato_sgd(mechanism, start, self.rate)
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
+        return muffliato_sgd(mechanism.gradient_with_l2, start, self.rate)
 
 
-def muffliato_sgd(mechanism: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
-    """Return Algorithm 3 of [1]."""
+def muffliato_sgd(
+    gradient: Callable[[np.ndarray, int], np.ndarray], start: np.ndarray, rate: Callable[[int], float]
+) -> Algorithm:
+    """Return Algorithm 3 of [1]; ``gradient(theta, k)`` gives what every hosted agent releases."""
 
     def message(state: State, k: int) -> np.ndarray:
         (theta,) = state.own
-        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * mechanism.gradient_with_l2(theta, k)
+        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * gradient(theta, k)
         return moved
 
     return Algorithm(

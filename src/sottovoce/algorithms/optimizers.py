@@ -14,6 +14,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
+from sottovoce.protocols.linear import LONG
 
 Shape = Literal["constant", "geometric", "linear", "cosine"]
 
@@ -150,8 +151,11 @@ class Optimizer:
         """
         if isinstance(value, Optimizer):
             return value
+        if isinstance(value, str):
+            return cls(value.lower())  # type: ignore[arg-type]
         if not isinstance(value, dict):
-            return cls(str(value).lower())  # type: ignore[arg-type]
+            got = _validate.shown(value)
+            raise InvalidInput(f"optimizer must be an Optimizer, its name or a table, got {got}.")
         if "name" not in value:
             return cls(**value)
         options = dict(value)
@@ -197,6 +201,19 @@ class Optimizer:
             step, after = self._step(state, gradient, rate)
             step = step + gradient.dtype.type(rate) * pull
         return step * factor, after
+
+    def descend(
+        self, state: OptimizerState, gradient: np.ndarray, rate: float, theta: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, OptimizerState]:
+        """Return ``rows`` less the step that is taken at ``theta``, and the next state."""
+        if not self.is_plain_sgd or rows.dtype != gradient.dtype or rows.shape[1] < LONG:
+            step, after = self.step(state, gradient, rate, theta)
+            return rows - step, after
+        from sottovoce.protocols.long_rows import write_moved
+
+        moved = np.empty_like(rows)
+        write_moved(rows, rows.dtype.type(rate), gradient, moved)
+        return moved, state._replace(taken=state.taken + 1)
 
     def _step(
         self, state: OptimizerState, gradient: np.ndarray, rate: float

@@ -17,7 +17,7 @@ from sottovoce import _validate, protocols
 from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
-from sottovoce.graphs.coerce import network_if_named
+from sottovoce.graphs.parsing import network_if_named
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.protocols.registry import Capability
@@ -67,16 +67,6 @@ def _learning_rate(value: float | tuple[float, float] | Rate | RateTable, name: 
         raise InvalidInput(f"{name} must be a number, a pair (first, last) or a Rate, got {got}.") from None
 
 
-def _optimizer(value: str | Mapping[str, Any] | Optimizer, name: str) -> Optimizer:
-    if not isinstance(value, (str, dict, Optimizer)):
-        raise InvalidInput(f"{name} must be an Optimizer, its name or a table, got {_validate.shown(value)}.")
-    return Optimizer.from_value(value)
-
-
-def _relaxation(value: float | Callable[[int], float], name: str) -> float | Callable[[int], float]:
-    return value if callable(value) else _validate.probability(value, name, zero=False)
-
-
 def _function(value: Callable[..., Any], name: str) -> Callable[..., Any]:
     if not callable(value):
         raise InvalidInput(f"{name} must be a function, got {_validate.shown(value)}.")
@@ -87,7 +77,7 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return lambda value, name: _validate.choice(_validate.word(value, name), words, name)
 
 
-_COUNTS = "steps records users dim tolerate local_steps primal_steps cap tokens period active_blocks"
+_COUNTS = "steps records users dim tolerate local_steps primal_steps cap tokens period active_blocks stages"
 _POSITIVE = "gamma radius local_rate rho rho_growth feature_norm step_scale smoothness_mu batch_size"
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(_COUNTS.split(), _validate.count),
@@ -103,8 +93,10 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "clip_norm": lambda value, name: _validate.clip(value),
     "noise_multiplier": _noise_multipliers,
     "learning_rate": _learning_rate,
-    "optimizer": _optimizer,
-    "relaxation": _relaxation,
+    "optimizer": lambda value, name: Optimizer.from_value(value),
+    "relaxation": lambda value, name: (
+        value if callable(value) else _validate.probability(value, name, zero=False)
+    ),
     "average_from": _validate.probability,
     "smoothness_share": partial(_validate.probability, zero=False, one=False),
     "accounting": _one_of("pld", "rdp"),
@@ -164,6 +156,7 @@ def resolved_protocol(
 # what a protocol must do to have a capability, in words
 _CAPABILITIES = {
     "averages": "brings the rows together at their mean",
+    "mixes": "brings the rows together at a weighted mean",
     "linear": "is given by its matrices",
     "neighbor_sum": "adds up the rows of neighbors",
     "masked": "sums rows under masks",
@@ -178,6 +171,11 @@ def require_capabilities(protocol: object, plan: str, needs: Sequence[Capability
         raise InvalidInput(f"Exact consensus needs a tree, an exchange or a masked sum, got {protocol.name}.")
     for capability, words in _CAPABILITIES.items():
         if capability in needs and not getattr(protocol, capability):
+            if capability == "averages" and protocol.mixes:
+                raise InvalidInput(
+                    f"{plan} needs a protocol that {words}, got {protocol.name} over weights that do not "
+                    "keep the mean; take metropolis weights."
+                )
             raise InvalidInput(f"{plan} needs a protocol that {words}, got {protocol.name}.")
     return protocol
 

@@ -153,7 +153,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
         """Return the mechanism that reads the records ``data`` of the hosted ``agents``, in their order."""
-        return self._mechanism(self.mechanism_class, agents, random, data=data, **self._mechanism_facts)
+        return self._mechanism(self.mechanism_class, agents, random, data=data)
 
     @abstractmethod
     def releases(self, agent: int) -> Sequence[Release]:
@@ -194,11 +194,6 @@ class Plan(NotebookDisplay, metaclass=PlanType):
             "announced_releases": self._announced(agents)
         }
         return kind(agents=agents, random=random, **(arguments | facts))
-
-    @property
-    def _mechanism_facts(self) -> dict[str, Any]:
-        """What the mechanism is told besides the options that are called alike."""
-        return {}
 
     def _announced(self, agents: Sequence[int]) -> Announced | None:
         """Return the releases of the hosted agents; None where nothing is claimed."""
@@ -307,7 +302,8 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
         Guarantees
         ----------
-        The returned plan was accounted itself: its epsilon is at most the target, and at least 99.9 % of it.
+        The returned plan was accounted itself: its epsilon is at most the target, and at least 99.9 % of
+        it unless epsilon jumps there.
         """
         trial: Self = cls(*args, **{cls.noise_field: 1.0}, **options)
         who: AdversaryOptions = {"view": view, "observer": observer, "user": user, "colluders": colluders}
@@ -329,7 +325,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     @property
     def _gaussian_noise(self) -> float | None:
-        """Any noise, where mu falls in proportion to it and calibration is a closed form; else None."""
+        """Any noise, where mu is about one over the noise and calibration nearly a closed form; else None."""
         return None
 
     def with_noise(self, noise: float | tuple[float, ...]) -> Self:

@@ -28,17 +28,17 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
-from sottovoce.mechanisms.base import GradientSource
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.mechanisms.random_walk import RandomWalkMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import Broadcast, Protocol, TokenPass, Walk, draw_path
-from sottovoce.runners import Algorithm, State
+from sottovoce.runners import Algorithm, State, in_blocks
 
 
 @dataclass(frozen=True, repr=False)
 class RandomWalkSGD(GradientPlan):
-    """SGD carried by a token over a network, for linear models, networks and peers.
+    """SGD carried by a token over a network, for linear models, neural nets and peers.
 
     Parameters are those of `GradientPlan`, with a network (or its name) in place of the protocol, and these:
 
@@ -153,7 +153,7 @@ class RandomWalkSGD(GradientPlan):
     def _releases(self) -> dict[int, tuple[Release, ...]]:
         return {}
 
-    def algorithm(self, mechanism: GradientSource, start: np.ndarray) -> Algorithm:
+    def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return the walk along the public path: in step k the holder steps and hands over.
 
         Only the holder computes and releases. Until the end the output is the token's model, where
@@ -266,7 +266,10 @@ class SecretWalkSGD(RandomWalkSGD):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """One row per token, and tokens never mix: a secret path is no public schedule."""
+        """The schedule of the runner: every token has one row, and the rows are never mixed.
+
+        It says nothing of the path, which is drawn during the run and kept secret.
+        """
         return self._schedule(TokenPass(self.tokens, 0, []))
 
     @cached_property
@@ -298,34 +301,18 @@ class SecretWalkSGD(RandomWalkSGD):
         return self._mechanism(RandomWalkMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: RandomWalkMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
-        """Return walks whose paths are drawn as they go, one row per token; `block` is compiled."""
-        rate = self.rate
+        """Return walks whose paths are drawn as they go, one row per token; the steps are compiled."""
 
         def init() -> State:
             holders = mechanism.first()
             return State((), Tokens(start[holders], holders, np.zeros(len(mechanism.agents), np.int64)))
-
-        def message(state: State, k: int) -> np.ndarray:
-            theta, holders, counts = state.own
-            moved, counts = theta.copy(), counts.copy()
-            for token, v in enumerate(holders.tolist()):
-                gradient = mechanism.row(theta[token], k, token, holder=v, contributions=int(counts[v]))
-                moved[token] -= rate(k) * gradient
-                counts[v] += 1
-            return moved
-
-        def update(state: State, received: np.ndarray, k: int) -> State:
-            _, holders, counts = state.own
-            visits = np.bincount(holders, minlength=len(counts))
-            after = [mechanism.next(v, k, token) for token, v in enumerate(holders.tolist())]
-            return State((), Tokens(received, np.array(after, holders.dtype), counts + visits))
 
         def block(state: State, k: int, count: int) -> State:
             rates = np.array(self._rates[k : k + count])
             theta, holders, counts = state.own
             return State((), Tokens(*mechanism.many_steps(theta, holders, counts, k, rates)))
 
-        return Algorithm(init, message, update, lambda state: state.own.theta, block)
+        return in_blocks(init, lambda state: state.own.theta, block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         return {"coef": rows.mean(axis=0), "contributions": state.own.counts}

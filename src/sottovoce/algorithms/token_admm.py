@@ -31,7 +31,7 @@ from sottovoce.mechanisms.admm import TokenProxMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import TokenPass
-from sottovoce.runners import Algorithm, State
+from sottovoce.runners import Algorithm, State, in_blocks
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,37 +112,16 @@ class TokenADMM(UsersADMM):
         return self._mechanism(TokenProxMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: TokenProxMechanism, start: np.ndarray) -> Algorithm:
-        """Return Algorithm 4 of [1], one row being the token's; `block` is compiled."""
-        n, prox = len(start), self._regularized
-
-        def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
-            i = mechanism.holder(k)
-            z, visits = prox(token.zh[0]), int(token.counts[i])
-            return i, mechanism.row(token.u[i], z, k, holder=i, contributions=visits)
-
-        def message(state: State, k: int) -> np.ndarray:
-            return np.asarray(state.own.zh + moved(state.own, k)[1] / n)
-
-        def update(state: State, received: np.ndarray, k: int) -> State:
-            token: Token = state.own
-            i, row = moved(token, k)
-            u, counts = token.u.copy(), token.counts.copy()
-            u[i] += row
-            counts[i] += 1
-            return State((), Token(received, u, counts))
+        """Return Algorithm 4 of [1], one row being the token's; the hops are compiled."""
 
         def block(state: State, k: int, count: int) -> State:
             token: Token = state.own
             u, zh, counts = mechanism.many_steps(token.u, token.zh, token.counts, k, count)
             return State((), Token(zh, u, counts))
 
-        return Algorithm(
-            init=lambda: State((), Token(start[:1], start, np.zeros(n, np.int64))),
-            message=message,
-            update=update,
-            output=lambda state: prox(state.own.zh),
-            block=block,
-        )
+        counts, prox = np.zeros(len(start), np.int64), self._regularized
+        init = State((), Token(start[:1], start, counts))
+        return in_blocks(lambda: init, lambda state: prox(state.own.zh), block)
 
     def outputs(self, rows: np.ndarray, state: State) -> dict[str, np.ndarray]:
         token: Token = state.own

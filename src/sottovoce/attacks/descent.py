@@ -222,8 +222,13 @@ def run_descent(
     heard = _heard(protocol, attack.attackers, tuple(range(protocol.n)))
     targets = [[w for w in each if w not in own] for each in heard]
     received, mine = [], []
-    source = _ClearGradients(gradients, rng, noise_std)
-    algorithm = muffliato_sgd(source, start, lambda t: learning_rate)
+
+    def clear(theta: np.ndarray, step: int) -> np.ndarray:
+        """Return the victims' gradients for the library's algorithm, without a mechanism to protect them."""
+        exact = np.asarray(gradients(theta, step), dtype=np.float64)
+        return exact if rng is None or noise_std <= 0 else exact + rng.normal(0.0, noise_std, exact.shape)
+
+    algorithm = muffliato_sgd(clear, start, lambda t: learning_rate)
     state = algorithm.init()
     for t in range(attack.steps):
         rows = algorithm.message(state, t)
@@ -234,22 +239,6 @@ def run_descent(
         state = algorithm.update(state, rows, t)
     shape = (attack.steps, protocol.rounds, len(own), start.shape[1])
     return Transcript(np.concatenate(received), np.reshape(mine, shape))
-
-
-class _ClearGradients:
-    """The victims' gradients for the library's algorithm, without a mechanism: nothing is protected here."""
-
-    def __init__(
-        self, gradients: GradientFunction, rng: np.random.Generator | None, noise_std: float
-    ) -> None:
-        self._gradients, self._rng, self._std = gradients, rng, noise_std
-
-    def gradient_with_l2(self, theta: np.ndarray, step: int) -> np.ndarray:
-        """Return one gradient per node, with simulated noise if a standard deviation was passed."""
-        gradients = np.asarray(self._gradients(theta, step), dtype=np.float64)
-        if self._rng is not None and self._std > 0:
-            gradients = gradients + self._rng.normal(0.0, self._std, gradients.shape)
-        return gradients
 
 
 def _responses(

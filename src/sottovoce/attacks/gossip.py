@@ -16,7 +16,7 @@ Departures from [1]: any linear protocol, exact arithmetic modulo primes instead
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -67,11 +67,15 @@ class Combination:
         return np.asarray(np.array([*self.coefficients.values()]) @ np.asarray(rows)[list(self.coefficients)])
 
     def __str__(self) -> str:
+        return self.named({node: f"x{node}" for node in self.coefficients})
+
+    def named(self, names: Mapping[int, str] | Sequence[str]) -> str:
+        """Return the combination in words, with these names of the nodes."""
         terms = []
         for node, c in self.coefficients.items():
             fraction = Fraction(abs(c)).limit_denominator(999)
             size = str(fraction) if abs(fraction - abs(c)) < _ZERO else f"{abs(c):.6g}"
-            terms.append(f"{'-' if c < 0 else '+'} {'' if size == '1' else size + ' '}x{node}")
+            terms.append(f"{'-' if c < 0 else '+'} {'' if size == '1' else size + ' '}{names[node]}")
         return " ".join(terms).removeprefix("+ ")
 
 

@@ -2,11 +2,11 @@
 
 The setting is that of [1], Appendix D: three hundred digits of the classes 0, 1 and 2, one class per agent,
 and a blank picture labeled 0 that the first agent may or may not hold. All models are trained as one
-stacked computation by the library's own algorithms: the agents axis is (models x agents), the protocol
-is applied to every model by `Replicated`, noise comes from the library's noise source, and the claim that
-is audited is the one the plan prints. Two kinds of evidence are looked at: the loss of the trained model
-on the record, as in [1], and the messages themselves (white box), as an observer of the network sees them,
-projected on the direction in which the record pulls.
+stacked computation by the library's own algorithms: the agents axis is (models x agents), the protocol is
+applied to every model (`apply_to_copies`), noise comes from the library's noise source, and the claim that is
+audited is the one the plan prints. Two kinds of evidence are looked at: the loss of the trained model on the
+record, as in [1], and the messages themselves (white box), as an observer of the network sees them, projected
+on the direction in which the record pulls.
 
 References: [1] Bayrooti, Gao, Prorok 2023, Appendix D and Table 5. [2] Jagielski, Ullman, Oprea 2020.
 Departures from [1]: a small network (the reproduction's has 195 parameters, theirs 38,424), so that ten
@@ -20,17 +20,15 @@ from dataclasses import dataclass, field
 from typing import Protocol as TypingProtocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.attacks.audit import Audit, audit_view, claim_about
 from sottovoce.errors import InvalidInput
-from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource, SimulatedNoise
-from sottovoce.protocols import LinearProtocol, NodeState, Protocol, as_linear
-from sottovoce.protocols.base import Nodes, Noise
+from sottovoce.protocols import LinearProtocol, Protocol, as_linear
+from sottovoce.protocols.base import Nodes
 from sottovoce.runners import run_stacked
 
 _TOGETHER = 1000  # copies that are trained as one array
@@ -80,22 +78,20 @@ class Trained:
 
 
 def digits_problem(
-    images: np.ndarray, labels: np.ndarray, *, records: int = 100, side: int = 14, canary: str = "blank"
+    images: np.ndarray, labels: np.ndarray, *, records: int = 100, side: int = 14
 ) -> MembershipProblem:
     """Return the setting of Bayrooti et al. 2023, Appendix D, from grey pictures in [0, 1].
 
     The first ``records`` pictures of each of the classes 0, 1, 2 go to agents 0, 1, 2; pictures are averaged
     down (or cut up) to ``side`` pixels and normalized by MNIST's public constants. The canary is a blank
-    picture labeled 0, or, with ``canary="nan"``, a broken one.
+    picture labeled 0.
     """
     pictures = _resized(np.asarray(images, dtype=np.float32), side)
     chosen = [np.flatnonzero(np.asarray(labels) == c)[:records] for c in range(3)]
     if min(len(rows) for rows in chosen) < records:
         raise InvalidInput(f"the setting needs {records} pictures of each of the classes 0, 1 and 2.")
-    if canary not in ("blank", "nan"):
-        raise InvalidInput(f"the canary is 'blank' or 'nan', got {canary!r}.")
     normalized = np.stack([(pictures[rows] - 0.1307) / 0.3081 for rows in chosen])
-    blank = np.full((side, side), np.nan if canary == "nan" else -0.1307 / 0.3081, dtype=np.float32)
+    blank = np.full((side, side), -0.1307 / 0.3081, dtype=np.float32)
     classes = np.repeat(np.arange(3)[:, None], records, axis=1)
     return MembershipProblem(normalized, classes, blank, 0, 0)
 
@@ -201,10 +197,10 @@ def train_models(
         random = RunRandomness(source, batches, 0, tuple(numbers.tolist()))
         gradients = plan.mechanism(query, query.agents.tolist(), random)
         theta = np.tile(np.asarray(start, dtype=np.float32), (copies * problem.agents, 1))
-        tap = _Tap(plan.schedule, copies, direction, views or {}, np.asarray(start, float), problem.owner)
+        tap = _Tap(copies, direction, views or {}, np.asarray(start, float), problem.owner)
         algorithm = plan.algorithm(gradients, theta)
         with np.errstate(invalid="ignore", over="ignore"):
-            state = run_stacked(algorithm, tap.protocol, plan.steps)
+            state = run_stacked(algorithm, plan.schedule, plan.steps, mix=tap)
             rows = algorithm.output(state).reshape(copies, problem.agents, -1)[:, problem.owner]
             blank = np.nan_to_num(problem.canary)[None]  # a broken record has no loss; a blank one stands in
             losses.append(net.losses(rows, blank, np.array([problem.canary_label]))[:, 0])
@@ -257,7 +253,7 @@ def audit_membership(
 
 
 class _Tap:
-    """Protocols for the runner that note what some observers see, projected on one direction.
+    """Exchanges rows for the runner and notes what some observers see, projected on one direction.
 
     Over one round of gossip an observer that hears the owner and all its neighbors knows what the owner's
     next row would be without its own gradient; the rest is the owner's. Rows hold sums of noisy gradients
@@ -267,38 +263,37 @@ class _Tap:
 
     def __init__(
         self,
-        schedule: Callable[[int], Protocol],
         copies: int,
         direction: np.ndarray,
         views: Mapping[str, tuple[int, ...]],
         start: np.ndarray,
         owner: int,
     ) -> None:
-        self._schedule, self._owner = schedule, owner
-        self._copies, self._direction, self._views, self._start = copies, direction, views, start
+        self._owner, self._copies, self._direction, self._views = owner, copies, direction, views
+        self._start = start
         self._seen: dict[str, list[np.ndarray]] = {name: [] for name in views}
         self._expected: np.ndarray | None = None  # (copies, parts): the owner's next row, had it no records
         self._sums = [np.zeros(1)] * 3
         self.decoded: dict[str, np.ndarray] = {}
 
-    def protocol(self, k: int) -> Protocol:
-        return Replicated(self._schedule(k), self._copies, self.note)
+    def __call__(self, protocol: Protocol, rows: np.ndarray, step: int) -> np.ndarray:
+        """Return the rows of all copies after a step's protocol."""
+        if self._views:
+            self._note(protocol, rows)
+        return apply_to_copies(protocol, rows, self._copies, step)
 
-    def note(self, protocol: Replicated, rows: np.ndarray) -> None:
-        if not self._views:
-            return
-        parts = rows.reshape(self._copies, protocol.protocol.n, -1, len(self._direction))
+    def _note(self, protocol: Protocol, rows: np.ndarray) -> None:
+        parts = rows.reshape(self._copies, protocol.n, -1, len(self._direction))
         pulled = parts.astype(np.float64) @ self._direction
         pulled[:, :, 0] -= self._start @ self._direction
         broken = ~np.isfinite(pulled).all(axis=(1, 2))
         pulled[broken] = 0.0
-        inner = protocol.protocol
-        one_round = inner.gossip_matrix_only and inner.rounds == 1
-        decoded = self._rests(as_linear(inner), pulled) if one_round else None
+        one_round = protocol.gossip_matrix_only and protocol.rounds == 1
+        decoded = self._rests(as_linear(protocol), pulled) if one_round else None
         for name, observers in self._views.items():
-            if decoded is not None and self._hears_all(as_linear(inner), observers):
+            if decoded is not None and self._hears_all(as_linear(protocol), observers):
                 self.decoded[name] = np.where(broken[:, None], np.nan, decoded)
-            seen = protocol.observe(pulled.reshape(protocol.n, -1), observers)
+            seen = observe_copies(protocol, pulled, observers)
             seen[:, broken] = np.nan
             self._seen[name].append(seen.transpose(1, 0, 2).reshape(self._copies, -1))
 
@@ -320,57 +315,27 @@ class _Tap:
         return {name: np.concatenate(steps, axis=1) for name, steps in self._seen.items()}
 
 
-class Replicated(Protocol):
-    """The same protocol run by many copies of a network at once: rows are (copies x nodes).
+def apply_to_copies(protocol: Protocol, rows: np.ndarray, copies: int, step: int) -> np.ndarray:
+    """Return what the protocol makes of rows (copies x nodes) of many copies of its network.
 
-    A copy that holds a row with NaN or infinity ends with NaN everywhere; the other copies go on. ``note``
-    is called with the rows before every run. Views are those of one copy.
+    A copy that holds a row with NaN or infinity ends with NaN everywhere; the other copies go on.
     """
+    stacked = rows.reshape(copies, protocol.n, -1)
+    broken = ~np.isfinite(stacked).all(axis=(1, 2))[:, None, None]
+    mixed = protocol.apply(_across(np.where(broken, np.zeros((), stacked.dtype), stacked)), step=step)
+    out = mixed.reshape(protocol.n, copies, -1).transpose(1, 0, 2)
+    return np.where(broken, np.asarray(np.nan, out.dtype), out).reshape(len(rows), -1)
 
-    def __init__(
-        self, protocol: Protocol, copies: int, note: Callable[[Replicated, np.ndarray], None] | None = None
-    ) -> None:
-        self.protocol, self.copies, self._note = protocol, copies, note
-        self.n, self.rounds, self.name = protocol.n * copies, protocol.rounds, protocol.name
 
-    def _across(self, rows: np.ndarray) -> np.ndarray:
-        """Return (copies, nodes, dim) as one row per node, the copies side by side."""
-        return np.ascontiguousarray(rows.transpose(1, 0, 2)).reshape(self.protocol.n, -1)
+def observe_copies(protocol: Protocol, parts: np.ndarray, observers: Nodes) -> np.ndarray:
+    """Return what the observers of every copy see of rows (copies, nodes, dim), (messages, copies, dim)."""
+    seen = protocol.observe(_across(parts), observers)
+    return seen.reshape(len(seen), len(parts), -1)
 
-    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
-        """Run every copy."""
-        if self._note is not None:
-            self._note(self, np.asarray(rows))
-        stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)
-        broken = ~np.isfinite(stacked).all(axis=(1, 2))
-        if broken.any():
-            stacked = np.where(broken[:, None, None], np.zeros((), stacked.dtype), stacked)
-        mixed = self.protocol.apply(self._across(stacked), noise, step)
-        out = mixed.reshape(self.protocol.n, self.copies, -1).transpose(1, 0, 2)
-        if broken.any():
-            out = np.where(broken[:, None, None], np.asarray(np.nan, out.dtype), out)
-        return np.ascontiguousarray(out).reshape(self.n, -1)
 
-    def observe(
-        self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
-    ) -> np.ndarray:
-        """Return what the observers of every copy see, ``(messages, copies, dim)``."""
-        across = self._across(np.asarray(rows).reshape(self.copies, self.protocol.n, -1))
-        seen = self.protocol.observe(across, observers, own_noise, noise, step)
-        return seen.reshape(len(seen), self.copies, -1)
-
-    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        return self.protocol.view(observers, own_noise)
-
-    def output_view(self, nodes: Nodes) -> GaussianView:
-        return self.protocol.output_view(nodes)
-
-    def node_state(self, node: int) -> NodeState:
-        return self.protocol.node_state(node % self.protocol.n)
-
-    @property
-    def message_count(self) -> int:
-        return self.copies * self.protocol.message_count
+def _across(stacked: np.ndarray) -> np.ndarray:
+    """Return (copies, nodes, dim) as one row per node, the copies side by side."""
+    return np.ascontiguousarray(stacked.transpose(1, 0, 2)).reshape(stacked.shape[1], -1)
 
 
 def _pull(net: StackedNet, problem: MembershipProblem, start: np.ndarray, clip_norm: float) -> np.ndarray:

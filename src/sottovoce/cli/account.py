@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from sottovoce._format import number
 from sottovoce.cli import options
-from sottovoce.cli.output import emit, progress, safe, show_section, table
+from sottovoce.cli.output import emit, progress, section_values, template
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from sottovoce.graphs import Network
+    pass
 
 
 def account(
@@ -62,6 +59,7 @@ def account(
     from sottovoce.advice.assessment import averaging_cost
     from sottovoce.errors import InvalidInput
     from sottovoce.report.inputs import account_result
+    from sottovoce.report.sections import section_of
 
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
@@ -74,12 +72,11 @@ def account(
     at = 1e-5 if delta is None else _validate.delta(delta)
     if delta is not None:
         accepted_delta(at, network.n, "user", ())
-    large = delta_warning(at, network.n, "user") if noise is not None or epsilon is not None else None
-    if noise is not None:
-        _validate.positive(noise, "--noise")
-    if epsilon is not None:
-        _validate.positive(epsilon, "--epsilon")
+    for option, amount in (("--noise", noise), ("--epsilon", epsilon)):
+        if amount is not None:
+            _validate.positive(amount, option)
     assessment |= averaging_cost(network, averaging, curious, colluders, noise, epsilon, at)
+    large = None if noise is None and epsilon is None else delta_warning(at, network.n, "user")
     if large is not None:
         assessment["notes"] = [*assessment.get("notes", ()), large]
     if published:
@@ -88,39 +85,11 @@ def account(
         assessment["published_bounds"] = bounds
     result = account_result(network, averaging, assessment)
     payload = {key: value for key, value in assessment.items() if key != "_pairs"} | result
-    emit(payload, json, lambda screen: _show(screen, network, assessment, result), out)
-
-
-def _show(
-    screen: Console, network: Network, assessment: Mapping[str, Any], result: Mapping[str, Any]
-) -> None:
-    """Print what the page shows of the result, and the least noise that meets a budget."""
-    from sottovoce.report.sections import section_of
-
-    screen.print(
-        f"[bold]{safe(network.name)}[/bold]: {assessment['n']:,} nodes, {assessment['edges']:,} edges, "
-        f"spectral gap {number(assessment['spectral_gap'])}"
-    )
-    for note in assessment.get("notes", ()):
-        screen.print(f"[yellow]note:[/yellow] {safe(note)}")
-    if "noise_multiplier" in assessment:
-        screen.print(
-            f"Noise multiplier (noise over the radius): {number(assessment['noise_multiplier'], 'noise')}"
-        )
-    show_section(screen, section_of(result), result["config"]["labels"])
-    if "noise_for_budget" in assessment:
-        title = f"Least noise multiplier for epsilon {number(assessment['epsilon'], 'limit')} at delta "
-        title += number(assessment["delta"], "delta")
-        last = ("adjacency", "label")
-        rows = [
-            # an instruction: the printed noise must keep the budget, so it is rounded upwards
-            [row["against"], number(row["noise_multiplier"], "required noise"), *(row[key] for key in last)]
-            for row in assessment["noise_for_budget"]
-        ]
-        screen.print(table(["against", "noise multiplier", *last], rows, title=title))
-    if "published_bounds" in assessment:
-        for line in assessment["published_bounds"].get("left_out", ()):
-            screen.print(f"left out: {safe(line)}")
-        screen.print(
-            "The label published means: as printed, for reproduction. No budget accepts these numbers."
-        )
+    names = result["config"]["labels"]
+    needed = [
+        [row["against"], number(row["noise_multiplier"], "required noise"), row["adjacency"], row["label"]]
+        for row in assessment.get("noise_for_budget", ())
+    ]
+    shown = {"graph": network.name, "assessment": assessment, "needed": needed}
+    text = template("account", **shown, **section_values(section_of(result), names))
+    emit(payload, json, text, out)

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from sottovoce._format import number
 from sottovoce.cli.options import Delta, Json, Latency, number_list
-from sottovoce.cli.output import emit, progress, safe, table
+from sottovoce.cli.output import emit, progress, template
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from sottovoce.advice import Advice, PlanSummary
+    from sottovoce.advice import PlanSummary
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 # the adversaries of the second table, in words
@@ -77,67 +74,40 @@ def advise(
     with progress("candidates", None, quiet=json) as tick:
         advice = sv.advise(**chosen, progress=tick)
     written = [] if out is None else [str(path) for path in advice.save(out)]
-    emit(advice.to_dict() | {"written": written}, json, lambda screen: _show(screen, advice, written))
+    view, delta = advice.requirements.view, advice.requirements.delta
+    shown = {"advice": advice, "written": written, "delta": delta, **plan_columns(advice.rows, budget=view)}
+    emit(advice.to_dict() | {"written": written}, json, template("advise", **shown))
     if advice.recommended is None:
         raise typer.Exit(1)
 
 
-def _show(screen: Console, advice: Advice, written: list[str]) -> None:
-    requirements, chosen = advice.requirements, advice.recommended
-    show_rows(screen, advice.rows, requirements.delta, budget=requirements.view)
-    if chosen is None:
-        lines = [f"{advice.headline} {advice.reasons}"]
-        lines += [f"  {each.sentence}" for each in advice.suggestions]
-    else:
-        hidden = "a whole member" if requirements.hide == "member" else "one record"
-        private = f"Private: yes, for {hidden}, against {requirements.adversary}"
-        assert chosen.candidate is not None
-        names = f"In files: algorithm {chosen.plan.name}, protocol {chosen.candidate.protocol}"
-        lines = [
-            f"{advice.headline} {private}; useful: {chosen.use.verdict}.",
-            advice.reasons,
-            f"{names}. If a member falls silent, {chosen.silent}.",
-            *advice.changes,
-        ]
-    lines.append(advice.simulated_on)
-    if written:
-        lines.append(f"Written: {', '.join(written)}.")
-    for line in lines:
-        screen.print(safe(line))
-
-
-def show_rows(
-    screen: Console,
-    rows: Sequence[PlanSummary],
-    delta: float,
-    *,
-    dominated: bool = False,
-    budget: str | None = None,
-) -> None:
-    """Print what plans are worth and what they reveal, in two tables that fit a terminal.
+def plan_columns(
+    rows: Sequence[PlanSummary], *, dominated: bool = False, budget: str | None = None
+) -> dict[str, object]:
+    """Return two tables that fit a terminal: what plans are worth, and what they reveal.
 
     ``budget`` is the view that must meet the budget, if there is one; its column is marked.
     """
-    cells = [row.cells() for row in rows]
-    heads = {key: key.replace("_", " ") for key in WORTH}
+    cells = [row.cells() | {"dominated_by": row.dominated_by or "-"} for row in rows]
+    heads = [*WORTH, *(["dominated_by"] if dominated else [])]
     if all(row.plan.steps == 1 for row in rows):
-        del heads["steps"]
+        heads.remove("steps")
     if all(row.batch_size is None for row in rows):
-        del heads["batch_size"]
-    worth = [
-        (k, safe(row.name), *(cell[key] for key in heads), *([row.dominated_by or "-"] if dominated else []))
-        for k, (row, cell) in enumerate(zip(rows, cells, strict=True), 1)
-    ]
-    columns = ["", "plan", *heads.values(), *(["dominated by"] if dominated else [])]
-    screen.print(table(columns, worth, title="Accuracy and communication (±: one standard deviation)"))
-    columns = [
-        words.format(rows[0].colluders) + (" (budget)" if key == budget else "")
-        for key, words in REVEALS.items()
-    ]
-    reveals = [(k, *(cell[key] for key in REVEALS)) for k, cell in enumerate(cells, 1)]
-    title = f"What it reveals to whom: epsilon at delta {number(delta, 'delta')}; noise: over the clip norm"
-    screen.print(table(["", *columns], reveals, title=title))
-    screen.print(
-        "  eavesdropper: taps every link; one member: the worst; typical pair: one member about one other; "
-        "all others: together"
-    )
+        heads.remove("batch_size")
+    named = list(enumerate(zip(rows, cells, strict=True), 1))
+    spread = "±: one standard deviation"
+    if any(row.use.bias for row in rows):
+        spread += "; of gossip with the largest bias"
+    return {
+        "spread": spread,
+        "worth_columns": ["", "plan", *(key.replace("_", " ") for key in heads)],
+        "worth": [(k, row.name, *(cell[key] for key in heads)) for k, (row, cell) in named],
+        "reveals_columns": [
+            "",
+            *(
+                words.format(rows[0].colluders) + (" (budget)" if key == budget else "")
+                for key, words in REVEALS.items()
+            ),
+        ],
+        "reveals": [(k, *(cell[key] for key in REVEALS)) for k, (_, cell) in named],
+    }

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option, Typer
 
 from sottovoce.cli import options
-from sottovoce.cli.output import as_result, emit, table_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from sottovoce.cli.output import as_result, emit, template
 
 ABOUT = """What a curious set of nodes computes from what it receives.
 
@@ -50,24 +46,16 @@ def gossip(
     averaging = options.protocol_of(network, protocol, rounds=rounds, seed=seed)
     outcome = gossip_attack(averaging, options.node_list(attackers, "--attackers", network))
     names = [str(network.node_name(u)) for u in outcome.nodes]
-    combinations = [str(each) for each in outcome.combinations]
-    if network.node_names is not None:  # names in place of x0, x1
-        combinations = [
-            re.sub(r"\bx(\d+)\b", lambda match: str(network.node_name(int(match[1]))), each)
-            for each in combinations
-        ]
+    names_of = network.node_names or [f"x{node}" for node in range(network.n)]
+    combinations = [each.named([str(name) for name in names_of]) for each in outcome.combinations]
     config = {"graph": network.name, "n": network.n, "protocol": averaging.name, "rounds": averaging.rounds}
     config |= {"attackers": list(outcome.attackers)}
     metrics = {"reconstructed": list(outcome.nodes), "count": len(outcome.nodes), "names": names}
     metrics |= {"rank": outcome.rank, "combinations": combinations, "exact_arithmetic": outcome.exact}
     who = ", ".join(str(network.node_name(v)) for v in outcome.attackers)
-    known = f"{len(names)} of {network.n - len(outcome.attackers)} nodes"
-    lines = [f"After {averaging.rounds} rounds {who} knows the value of {known}:"]
-    lines.append("  " + (", ".join(names) or "none"))
-    if combinations:
-        lines.append(f"and {len(combinations)} combinations of the others (--json lists all):")
-        lines += [f"  {combination}" for combination in combinations[:10]]
-    emit(as_result("attack", config, metrics), json, lines, out)
+    others = network.n - len(outcome.attackers)
+    text = template("attack", who=who, others=others, config=config, metrics=metrics)
+    emit(as_result("attack", config, metrics), json, text, out)
 
 
 @attack.command()
@@ -120,11 +108,5 @@ def dgd(
         for u in result.attack.targets
     ]
 
-    def text(screen: Console) -> None:
-        screen.print(table_of(pictures))
-        screen.print(
-            f"{len(result.recovered)} of {len(pictures)} pictures come back with a PSNR of 10 or more, "
-            f"{len(result.above_grey)} at least 3 dB above plain grey."
-        )
-
+    text = template("attack_dgd", pictures=pictures, outcome=result)
     emit(as_result("attack-dgd", config, result.to_dict() | {"pictures": pictures}), json, text, out)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
 from sottovoce.cli import options
-from sottovoce.cli.output import as_result, emit, progress, safe, show_section
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from sottovoce.cli.output import as_result, emit, progress, section_values, template
 
 
 def audit(
@@ -85,12 +82,6 @@ def audit(
     }
     result = as_result("audit", config, metrics)
 
-    def text(screen: Console) -> None:
-        show_section(screen, section_of(result))
-        for name, outcome in audits.items():
-            screen.print(safe(f"{name}: {name_nodes(outcome.view, network)}"))
-        for name, verdict in refuted.items():
-            screen.print(safe(f"{name}: {verdict}"))
-        screen.print(f"All views together at confidence {100 * confidence:g} %.")
-
-    emit(result, json, text, out)
+    views_in_words = {name: name_nodes(outcome.view, network) for name, outcome in audits.items()}
+    shown = section_values(section_of(result)) | {"views": views_in_words, "refuted": refuted}
+    emit(result, json, template("audit", confidence=confidence, **shown), out)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from sottovoce._format import number
 from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.cli import options
-from sottovoce.cli.output import emit, require_writable, safe, table
-from sottovoce.cli.plan import show_assessment
-from sottovoce.cli.train import show_lifetime_budget
+from sottovoce.cli.output import emit, require_writable
+from sottovoce.cli.plan import assessment_text
 from sottovoce.errors import InvalidInput
-
-if TYPE_CHECKING:
-    import numpy as np
-    from rich.console import Console
-
-    from sottovoce.graphs import Network
 
 
 def average(
@@ -102,8 +95,8 @@ def average(
         guarantees=assessment["guarantees"],
     )
     averages = result.outputs["rows"]
-    if settings.budget is not None:
-        budget = settings.budget.budget.to_dict(loaded.privacy)
+    if settings.limit is not None:
+        budget = settings.limit.to_dict(loaded.privacy)
         result = replace(result, provenance={**result.provenance, "budget": budget})
     payload = to_jsonable(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
     # rows twice: for those who read --json, and where every result has its arrays
@@ -115,21 +108,8 @@ def average(
     network = loaded.network
     assert network is not None
 
-    def text(screen: Console) -> None:
-        show_assessment(screen, assessment)
-        _show_average(screen, network, averages)
-        screen.print(f"Noise: {payload['provenance']['noise']}")
-        show_lifetime_budget(screen, payload)
-        if out is not None:
-            screen.print(f"Written to {out}.", markup=False)
-
-    emit(payload, json, text)
-
-
-def _show_average(screen: Console, network: Network, rows: np.ndarray) -> None:
-    n, dim = rows.shape
+    n, dim = averages.shape
+    cells = [[str(network.node_name(v)), *map(number, averages[v, :6].tolist())] for v in range(min(n, 8))]
     columns = ["node", *([f"value {k}" for k in range(min(dim, 6))] if dim > 1 else ["result"])]
-    cells = [[safe(network.node_name(v)), *map(number, rows[v, :6].tolist())] for v in range(min(n, 8))]
-    screen.print(table(columns, cells, title="The private average, as each node has it"))
-    if n > 8 or dim > 6:
-        screen.print(f"  ... {n} nodes, {dim} numbers each; --out writes all of them")
+    shown = {"n": n, "dim": dim, "columns": columns, "rows": cells, "result": payload, "out": out}
+    emit(payload, json, assessment_text(assessment, name="average", **shown))

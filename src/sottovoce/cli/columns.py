@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
 from sottovoce._io import atomic_write
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import emit, require_writable, safe, table_of
+from sottovoce.cli.output import emit, require_writable, template
 from sottovoce.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def columns(
@@ -49,14 +46,5 @@ def columns(
         {"name": c.name, "role": c.role, "kind": c.kind, "gaps": c.has_gaps, "needs": c.needs} for c in facts
     ]
 
-    def text(screen: Console) -> None:
-        screen.print(table_of(rows, safe(file.name)))
-        if out is None:
-            screen.print(draft, markup=False, highlight=False)
-        else:
-            screen.print(
-                f"Written to {safe(out)}. Fill in the blanks from what is publicly known, then: "
-                f"sottovoce train {safe(out)}"
-            )
-
+    text = template("columns", columns=rows, title=file.name, out=out, draft=draft)
     emit({"file": str(file), "columns": rows, "draft": draft}, json, text)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sottovoce.cli.advise import show_rows
+from sottovoce.cli.advise import plan_columns
 from sottovoce.cli.options import Delta, Json, Latency
-from sottovoce.cli.output import emit, safe
+from sottovoce.cli.output import emit, template
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sottovoce.algorithms import Plan
 
 
@@ -53,9 +51,5 @@ def compare(
     if out is not None:
         draw_front(rows, out)
 
-    def text(screen: Console) -> None:
-        show_rows(screen, rows, delta, dominated=True)
-        for row in rows:
-            screen.print(safe(f"{row.name}: {row.use}"))
-
+    text = template("compare", rows=rows, delta=delta, **plan_columns(rows, dominated=True))
     emit({"rows": [row.to_dict() for row in rows], "delta": delta}, json, text)

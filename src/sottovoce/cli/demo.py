@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import console, emit, progress, safe, show_section
+from sottovoce.cli.output import console, emit, progress, safe, section_values, template
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ def demo(
     screen = console()
     if not json:
         screen.print("[bold]Sottovoce[/bold]: private learning without a server\n")
-        screen.print(tour.LEAD)
+        screen.print(tour.TEXTS["lead"])
     with progress("reading the clinics' data", None, quiet=json):
         clinics = tour.consortium()
     results = {}
@@ -50,21 +50,14 @@ def demo(
         if not json:
             section = section_of(results[name])
             _heading(screen, step, section.title)
-            show_section(screen, section, tour.NAMES)
+            template("section", **section_values(section, tour.NAMES))(screen)
     with progress("drawing the report", None, quiet=json):
         report, plan = tour.write(out, clinics, results)
     seconds = time.perf_counter() - started
 
     def closing(screen: Console) -> None:
         _heading(screen, len(results) + 1, "The report")
-        screen.print(f"{safe(report)}: all of this with pictures, on one page that needs no network.")
-        screen.print(f"{seconds:.0f} seconds. Next:")
-        for line, about in (
-            ("sottovoce account --graph grid:4:4 --observer 0", "another network"),
-            (f"sottovoce plan {plan}", "your own budget: a file to change"),
-            ("sottovoce peer --help", "your own organization"),
-        ):
-            screen.print(f"  {safe(line):50} [dim]{about}[/dim]")
+        template("demo", report=report, seconds=seconds, plan=plan)(screen)
 
     metrics = {name: result["metrics"] for name, result in results.items()}
     emit(metrics | {"report": str(report), "seconds": round(seconds, 1)}, json, closing)

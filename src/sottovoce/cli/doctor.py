@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sottovoce import __version__
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import emit, safe, table
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from sottovoce.cli.output import emit, template
 
 REQUIRED = (
     "numpy scipy networkx numba dp-accounting scikit-learn threadpoolctl typer rich pydantic jinja2 "
@@ -32,7 +29,8 @@ def doctor(json: Json = False) -> None:
         sottovoce doctor
     """
     report = diagnosis()
-    emit(report, json, lambda screen: _show(screen, report))
+    versions = [[name, package["installed"] or "missing"] for name, package in report["packages"].items()]
+    emit(report, json, template("doctor", report=report, versions=versions))
 
 
 def diagnosis() -> dict[str, Any]:
@@ -57,14 +55,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _show(screen: Console, report: dict[str, Any]) -> None:
-    system = f"Python {report['python']}, {report['platform']}, {report['cores']} cores"
-    screen.print(f"[bold]sottovoce {report['sottovoce']}[/bold] on {system}")
-    rows = [[name, package["installed"] or "missing"] for name, package in report["packages"].items()]
-    screen.print(table(["package", "version"], rows))
-    for line in report["advice"]:
-        screen.print(f"[yellow]•[/yellow] {safe(line)}.", soft_wrap=True)
-    ready = "Ready: nothing required is missing."
-    screen.print(f"[bold]{ready if report['ready'] else 'Not ready: install what is missing above.'}[/bold]")

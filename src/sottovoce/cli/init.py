@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -13,20 +14,9 @@ from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit
 from sottovoce.errors import ConfigError, InvalidInput
 
-# template: what it is about, and the command to type in its folder
-TEMPLATES = {
-    "average": ("A private mean of sixteen clinics' values.", "sottovoce average plan.toml"),
-    "train": ("A private logistic model over eight clinics' records.", "sottovoce train plan.toml"),
-    "net": ("A private network over eight clinics' records (torch).", "sottovoce train plan.toml"),
-    "consortium": ("Three members, one agreement, three peers on this machine.", "python run.py"),
-    "protocol": ("An averaging protocol of your own: accounted, run, attacked.", "python my_protocol.py"),
-    "algorithm": ("A learning algorithm of your own: accounted, run, judged.", "python my_algorithm.py"),
-}
-# templates that are packages, and the entry point of each
-_ENTRY_POINTS = {
-    "protocol": 'two-stars = "my_protocol:build"',
-    "algorithm": 'sign-descent = "my_algorithm:SignDescent"',
-}
+_FOLDER = resources.files("sottovoce") / "templates"
+# template: what it is about, the command to type in its folder, and the entry point where it is a package
+TEMPLATES = tomllib.loads((_FOLDER / "templates.toml").read_text(encoding="utf-8"))
 
 
 def init(
@@ -50,7 +40,7 @@ def init(
     """
     target = folder if folder is not None else Path(template)
     written = write_template(template, target)
-    about, command = TEMPLATES[template]
+    about, command = TEMPLATES[template]["about"], TEMPLATES[template]["command"]
     result = {"template": template, "folder": str(target), "written": written, "run": command}
 
     lines = [
@@ -66,17 +56,16 @@ def write_template(template: str, folder: Path) -> list[str]:
         raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already and not an empty folder; name another place.")
-    templates = resources.files("sottovoce") / "templates"
-    files = [file for file in (templates / template).iterdir() if file.is_file()]
+    files = [file for file in (_FOLDER / template).iterdir() if file.is_file()]
     if template == "net":  # learns from the records of the template "train"
-        files += [templates / "train" / name for name in ("records.csv", "public.csv", "test_train.py")]
-    pages = (templates / "README.md").read_text(encoding="utf-8").split("\n---\n")
+        files += [_FOLDER / "train" / name for name in ("records.csv", "public.csv", "test_train.py")]
+    pages = (_FOLDER / "README.md").read_text(encoding="utf-8").split("\n---\n")
     (page,) = (page for page in pages if page.startswith(f"{template}\n"))
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     texts["README.md"] = page.partition("\n\n")[2]
-    if template in _ENTRY_POINTS:
-        package = (templates / "pyproject.toml").read_text(encoding="utf-8")
-        texts["pyproject.toml"] = package.replace("KIND", template).replace("ENTRY", _ENTRY_POINTS[template])
+    if "entry" in TEMPLATES[template]:
+        package = (_FOLDER / "pyproject.toml").read_text(encoding="utf-8").replace("KIND", template)
+        texts["pyproject.toml"] = package.replace("ENTRY", TEMPLATES[template]["entry"])
     for name, text in texts.items():
         atomic_write(folder / name, text)
     return sorted(texts)

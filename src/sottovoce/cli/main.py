@@ -1,8 +1,8 @@
 """The command `sottovoce`: a table of commands, and the one place where errors become sentences.
 
 To add a command, write ``cli/NAME.py`` with a typer function NAME (heavy imports inside it, its answer
-through `cli.output.emit`) and add its name and one line about it to `_SUMMARIES`. An installed package adds
-one with an entry point in the group ``sottovoce.commands`` whose object is a `Command`. A module is imported
+through `cli.output.emit`) and one line about it in ``templates/commands.toml``. An installed package adds one
+with an entry point in the group ``sottovoce.commands`` whose object is a `Command`. A module is imported
 when its command is called, so ``sottovoce --help`` stays quick. Raise `SottovoceError` for whatever is wrong
 with the input: `main` prints its sentence on standard error (with ``--json``: ``{"error": sentence}`` on
 standard output) and exits with 1. Usage errors exit with 2, Ctrl-C with 130.
@@ -14,7 +14,9 @@ import importlib
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sottovoce import __version__
@@ -44,35 +46,11 @@ class Command(NamedTuple):
 
 COMPLETING = "_SOTTOVOCE_COMPLETE"  # set by the shell when it asks for completions
 AFTER = "Check and show"
-# the command NAME is the object NAME in cli/NAME.py
-_SUMMARIES = {
-    "First contact": {
-        "demo": "The tour: sixteen clinics, about a minute.",
-        "init": "Write a small folder that runs at once.",
-        "doctor": "What is installed, what is missing.",
-        "explore": "Click on a node to see what it learns.",
-    },
-    "Before anything runs": {
-        "columns": "Which public facts a table still needs.",
-        "account": "What each node learns of each other.",
-        "plan": "Is a plan file private, useful, and at what cost?",
-        "advise": "Which plan to take for these members.",
-        "compare": "Plan files side by side.",
-    },
-    "Run": {
-        "average": "Average one row per node, privately.",
-        "train": "Train by a plan file; checkpoint and resume.",
-        "predict": "Predict new records with a saved model.",
-        "search": "Try learning rates and clip norms.",
-        "peer": "One organization: key, agreement, run, ledger.",
-        "relay": "Connect members behind firewalls.",
-    },
-    AFTER: {
-        "attack": "What curious nodes can compute.",
-        "audit": "Try to break the claims, view by view.",
-        "report": "One self-contained page of results.",
-    },
-}
+_HELP = ["-h", "--help"]
+# panel: {name: summary}; the command NAME is the object NAME in cli/NAME.py
+_SUMMARIES = tomllib.loads(
+    (Path(__file__).parent / "templates" / "commands.toml").read_text(encoding="utf-8")
+)
 COMMANDS = {
     name: Command(f"sottovoce.cli.{name}:{name}", summary, panel)
     for panel, summaries in _SUMMARIES.items()
@@ -121,7 +99,7 @@ def build(only: str | None = None) -> typer.Typer:
         add_completion=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": _HELP},
     )
     app.callback()(options)
     # the scan of installed packages is not needed for a command of this one
@@ -181,9 +159,11 @@ def _hide_flag_types(command: object) -> None:
     """Let help show ``--json``, not ``--json <bool>``: a flag takes no value."""
     from typer.core import TyperCommand, TyperGroup, TyperOption
 
-    for option in command.params if isinstance(command, (TyperCommand, TyperGroup)) else ():
-        if isinstance(option, TyperOption) and option.is_flag:
-            option.metavar = ""
+    if isinstance(command, (TyperCommand, TyperGroup)):
+        context = command.context_class(command, help_option_names=_HELP)
+        for option in (*command.params, command.get_help_option(context)):
+            if isinstance(option, TyperOption) and option.is_flag:
+                option.metavar = ""
     if isinstance(command, TyperGroup):
         for part in command.commands.values():
             _hide_flag_types(part)

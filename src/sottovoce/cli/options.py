@@ -25,7 +25,8 @@ ProtocolOption = Annotated[
     str,
     Option(
         help="gossip, chebyshev, tree, exchange, masked, fresh-noise, randomized, accelerated-randomized, "
-        "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, fresh-noise:fresh=0.2."
+        "dropout, time-varying or neighbor-sum; also tree:kind=uniform, masked:tolerate=2, "
+        "fresh-noise:fresh=0.2."
     ),
 ]
 Rounds = Annotated[

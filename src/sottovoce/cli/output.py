@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 import json as _json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sottovoce._format import FIELDS, Quantity, number
+from sottovoce._format import FIELDS, Quantity, compared, number
 from sottovoce._io import to_jsonable
 from sottovoce.errors import DataError
 
 if TYPE_CHECKING:
+    import jinja2
     from rich.console import Console, Group
 
     from sottovoce.report.sections import Section
@@ -79,12 +83,6 @@ def as_result(name: str, config: Mapping[str, object], metrics: Mapping[str, Any
     return {**config, **metrics, **result_dict(name, config, metrics, metrics.get("guarantees", []))}
 
 
-def show_assumptions(screen: Console, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print what guarantees assume, each assumption once."""
-    for line in dict.fromkeys(line for row in rows for line in row["assumptions"]):
-        screen.print(f"  assumes: {safe(line)}")
-
-
 def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -129,25 +127,67 @@ def table_of(rows: Sequence[Mapping[str, object]], title: str | None = None) -> 
     return table([name.replace("_", " ") for name in names], cells, title=title, quantities=kinds)
 
 
-def show_section(screen: Console, section: Section, names: Sequence[str] | None = None) -> None:
-    """Print what a page shows of a result: its sentences, its tables and its guarantees."""
-    from sottovoce.report.sections import Table, guarantee_row
+def section_values(section: Section, names: Sequence[str] | None = None) -> dict[str, object]:
+    """Return what the template of a section prints of it; ``names`` are those of the nodes."""
+    from sottovoce.report.sections import guarantee_row
 
-    if section.lead:
-        screen.print(safe(section.lead))
-    for block in section.blocks:
-        if isinstance(block, Table):
-            cells = [[safe(cell) for cell in row] for row in block.cells()]
-            screen.print(table(block.columns, cells, right=block.numeric()))
     rows = []
     for row in [guarantee_row(guarantee, names) for guarantee in section.guarantees]:
         numbers = number(row["epsilon"], "epsilon"), number(row["delta"], "delta")
-        rows.append([row["what"], row["adjacency"], safe(row["against"]), *numbers, row["label"]])
-    if rows:
-        first = 0 if any(row[0] for row in rows) else 1
-        columns = ["method", "when", "against", "epsilon", "delta", "label"][first:]
-        screen.print(table(columns, [row[first:] for row in rows]))
-    show_assumptions(screen, section.guarantees)
+        rows.append([row["what"], row["adjacency"], row["against"], *numbers, row["label"]])
+    first = 0 if any(row[0] for row in rows) else 1
+    return {"section": section, "guarantees": [row[first:] for row in rows]}
+
+
+class _Markup(str):
+    """Text of a template in which brackets are styles."""
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    import jinja2
+
+    from sottovoce.accounting.wording import exception
+
+    text = (files("sottovoce.cli") / "templates" / "output.txt").read_text(encoding="utf-8")
+    templates = jinja2.Environment(
+        loader=jinja2.DictLoader(dict(re.findall(r"^=== (\w+)\n(.*?)(?=^=== |\Z)", text, re.M | re.S))),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, _Markup) else safe(value).replace("\0", ""),
+    )
+    templates.filters |= {"number": number, "exception": exception, "markup": _Markup}
+    templates.globals["compared"] = compared
+    return templates
+
+
+def template(name: str, **values: object) -> Callable[[Console], None]:
+    """Return what prints a part of ``templates/output.txt``: text in rich's markup, with tables in between.
+
+    Brackets in values are not taken for styles.
+    """
+
+    def show(screen: Console) -> None:
+        tables: list[Group] = []
+
+        def place(group: Group) -> _Markup:
+            tables.append(group)
+            return _Markup(f"\0{len(tables) - 1}\0")
+
+        def placed(columns: Sequence[str], rows: Iterable[Sequence[object]], **options: Any) -> _Markup:
+            cells = [[safe(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+            return place(table(columns, cells, **options))
+
+        named = {"table": placed, "table_of": lambda *arguments: place(table_of(*arguments))}
+        text = _templates().get_template(name).render(values | named)
+        for k, part in enumerate(re.split("\0(\\d+)\0\n?", text)):
+            if k % 2:
+                screen.print(tables[int(part)])
+            elif part:
+                screen.print(part.removesuffix("\n"))
+
+    return show
 
 
 def safe(text: object) -> str:
@@ -175,7 +215,7 @@ def say_stopped(sentence: str = "nothing was written.", *, last: bool = False) -
     if not _stopped:
         print(f"sottovoce: stopped; {sentence}", file=sys.stderr)
     _stopped.append(sentence)
-    if last:  # the command ends; another one in this process speaks for itself
+    if last:  # the next command in this process prints its own sentence
         _stopped.clear()
 
 

@@ -24,6 +24,7 @@ Examples:
     sottovoce peer run agreement.toml --identity identity --data mine.csv --state state
     sottovoce peer status state
     sottovoce peer ledger --verify
+    sottovoce peer ledger --compact
     sottovoce peer compare north.json south.json
     sottovoce peer service agreement.toml --data mine.csv -o sottovoce-north.service
     sottovoce peer membership agreement.toml --without east -o next.toml

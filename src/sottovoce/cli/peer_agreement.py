@@ -38,7 +38,7 @@ def draft(
     masked, and else for its own noise alone, as if all others colluded.
     """
     from sottovoce._io import atomic_write
-    from sottovoce.peers.draft import draft_agreement
+    from sottovoce.planfile.agreement_draft import draft_agreement
     from sottovoce.planfile.read import load_file
 
     if out.exists():
@@ -76,8 +76,7 @@ def agree(
         sottovoce peer agree next.toml --previous agreement.toml
     """
     from sottovoce.peers.agreed_run import AgreedRun
-    from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
-    from sottovoce.peers.draft import add_members
+    from sottovoce.peers.agreement import add_members, merge_signatures, read_agreement, sign_agreement
     from sottovoce.peers.forecast import forecast
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records

@@ -154,7 +154,8 @@ def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
 
     plan, member = peer.agreed_run.plan, peer.identity.name
     spent = peer.agreed_run.spent(peer.node, peer.core.releases)
-    fitted = agreed_model(peer.agreement, plan, outcome.model, spent, noise="protective", member=member)
+    about = {"noise": peer.noise_description, "member": member}
+    fitted = agreed_model(peer.agreement, plan, outcome.model, spent, **about)
     return fitted.save(
         peer.state / "saved_model", also={"agreement.toml": agreement.read_bytes()}, replace=True
     )
@@ -175,12 +176,10 @@ def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
     for name, last in status["heard"].items():
         received = f"received from {name} up to round {last}"
         screen.print(received if last >= 0 else f"nothing received from {name} yet")
-    many = status["tolerate"]
-    against = "label ldp" if not many else f"label exact, against any {many} member{'s' * (many > 1)}"
     spent, limit = compared(status["epsilon_spent"], status["epsilon_budget"], "spent")
+    against = f"against {safe(status['adversary'])}, label {status['label']}, adjacency {status['adjacency']}"
     screen.print(
-        f"spent epsilon {spent} of {limit} at delta "
-        f"{number(status['delta'], 'delta')} (adjacency {status['adjacency']}, {against}) in "
+        f"spent epsilon {spent} of {limit} at delta {number(status['delta'], 'delta')} ({against}) in "
         f"{status['releases']} releases"
     )
     screen.print(f"ledger: {status['ledger_rows']} rows, chain intact, head {status['ledger_head'][:16]}")
@@ -205,17 +204,27 @@ def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
 def ledger(
     state: Annotated[Path | None, Argument(help="The state folder of a running or stopped peer.")] = None,
     verify: Annotated[bool, Option("--verify", help="Only check; without a folder, every ledger.")] = False,
+    compact: Annotated[
+        bool, Option("--compact", help="Reduce the ledger of a finished run; without a folder, of all.")
+    ] = False,
     directory: DirectoryOption = None,
     json: Json = False,
 ) -> None:
     """Print every release and the digest of every row sent and heard; the whole chain is checked first.
 
     With --verify, for cron: exit code 0 if all ledgers are whole, 1 if one is damaged or older than its head.
+    With --compact the releases of a finished run stay and its messages go: the run cannot be started again.
     """
     from sottovoce.peers.status import read_proof
 
+    if verify and compact:
+        raise ConfigError("--verify changes nothing and --compact does; give one of them.")
     if verify:
         _verify(state, directory, json)
+        return
+    if compact:
+        folders = _compact(state, directory)
+        emit({"compacted": folders}, json, [f"{len(folders)} ledgers are compacted.", *folders])
         return
     if state is None:
         raise ConfigError("Name the state folder whose ledger to print, or add --verify to check all.")
@@ -247,6 +256,16 @@ def _verify(state: Path | None, directory: Path | None, json: bool) -> None:
     if problems:
         raise LedgerError(f"{len(problems)} of {len(findings)} ledgers are not whole: {' '.join(problems)}")
     emit({"ledgers": findings}, json, [f"{len(findings)} ledgers are whole."])
+
+
+def _compact(state: Path | None, directory: Path | None) -> list[str]:
+    """Compact ledgers of the member directory, or that of a run without one."""
+    from sottovoce.ledger.run_ledger import compact_ledger, read_charge
+
+    if state is None or read_charge(state) is not None:
+        return require_directory(directory).compact(state)
+    compact_ledger(state)
+    return [str(state)]
 
 
 def compare(

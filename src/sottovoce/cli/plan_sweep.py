@@ -5,14 +5,11 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sottovoce._io import atomic_write
-from sottovoce.cli.output import emit, if_stopped, progress, require_writable, safe, table_of
+from sottovoce.cli.output import emit, if_stopped, progress, require_writable, template
 from sottovoce.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _UNPRINTED = ("delta", "better_than_trivial")  # too wide for a terminal
 
@@ -56,14 +53,8 @@ def sweep_plan(
         {key: value for key, value in row.items() if key != "seed"} for row in summarized(rows, [*choices])
     ]
 
-    def text(screen: Console) -> None:
-        rows = [{k: v for k, v in row.items() if k not in _UNPRINTED} for row in means]
-        screen.print(table_of(rows, safe(file.name)))
-        screen.print(SWEEP_NOTE)
-        screen.print(
-            f"Trials are kept in {safe(folder)}{'' if out is None else f', the table is {safe(out)}'}."
-        )
-
+    printed = [{key: value for key, value in row.items() if key not in _UNPRINTED} for row in means]
+    text = template("sweep", means=printed, title=file.name, note=SWEEP_NOTE, folder=folder, out=out)
     emit({"plan": file.name, "simulated": True, "note": SWEEP_NOTE, "rows": rows, "means": means}, json, text)
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
 from sottovoce._io import atomic_write
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import emit, safe, table
+from sottovoce.cli.output import emit, template
 from sottovoce.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 SHOWN = 10
 
@@ -41,7 +38,7 @@ def predict(
     """
     import numpy as np
 
-    from sottovoce.models.saved import Fitted, load_model
+    from sottovoce.models.fitted import Fitted, load_model
 
     if out is not None and out.suffix.lower() != ".csv":
         raise ConfigError(f"Predictions are written as a .csv file, got --out {out}.")
@@ -65,12 +62,5 @@ def predict(
     result = {"model": str(model), "records": len(predictions), "columns": names, "predictions": predictions}
     result |= {"privacy": {**privacy, "against": str(fitted.privacy.adversary)}}
 
-    def text(screen: Console) -> None:
-        cells = [[str(i), *map(safe, row)] for i, row in enumerate(rows[:SHOWN])]
-        screen.print(table(["record", *names], cells, title=f"{len(rows):,} predictions"))
-        if len(rows) > SHOWN:
-            screen.print(f"... and {len(rows) - SHOWN:,} more")
-        if out is not None:
-            screen.print(f"Written to {safe(out)}.")
-
-    emit(result, json, text)
+    shown = [[str(i), *map(str, row)] for i, row in enumerate(rows[:SHOWN])]
+    emit(result, json, template("predict", names=names, shown=shown, count=len(rows), out=out))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
-from sottovoce._format import number
 from sottovoce._validate import positive
 from sottovoce.cli.options import Json, Out, TrainingFile, number_list
-from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, table_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from sottovoce.cli.output import as_result, emit, if_stopped, progress, require_writable, template
 
 
 def search(
@@ -42,17 +38,9 @@ def search(
     runs = len(grid[0]) * len(grid[1])
     with if_stopped(lambda: spent), progress("search", runs, quiet=json) as tick:
         metrics = training.search(file, *grid, tick)
-    rows, best, delta = metrics["tried"], metrics["best"], metrics["delta"]
-    score = next(key for key in training.SCORES if key in best)
+    score = next(key for key in training.SCORES if key in metrics["best"])
 
-    def text(screen: Console) -> None:
-        screen.print(table_of([{key: row[key] for key in ("clip_norm", "rate", score)} for row in rows]))
-        screen.print(f"Best: clip norm {best['clip_norm']:g}, rate {best['rate']:g}.")
-        screen.print(
-            f"One run costs epsilon {number(metrics['epsilon_of_one_run'], 'epsilon')} at delta "
-            f"{number(delta, 'delta')} against {metrics['against']}; the search of {len(rows)} runs costs "
-            f"{number(metrics['epsilon_of_the_search'], 'epsilon')}, and this is what has been spent."
-        )
-
+    scores = [{key: row[key] for key in ("clip_norm", "rate", score)} for row in metrics["tried"]]
+    text = template("search", scores=scores, metrics=metrics)
     config = {"file": file.name, "rates": rates, "clip_norms": clip_norms}
     emit(as_result("search", config, metrics), json, text, out)

@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from sottovoce._format import compared, number
 from sottovoce._io import to_jsonable
 from sottovoce.cli.options import Json, TrainingFile
-from sottovoce.cli.output import console, emit, if_stopped, require_writable, safe
-from sottovoce.cli.plan import show_assessment
+from sottovoce.cli.output import console, emit, if_stopped, require_writable, template
+from sottovoce.cli.plan import assessment_text
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
@@ -86,68 +83,57 @@ def train(
     if checkpoint is not None and checkpoint.is_file():
         raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder; name another place.")
     with _rank(ranks) if _is_rank() else nullcontext() as cluster:
-        train_on(cluster, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
+        # after the ranks have met: an import takes long, and the port they meet at is only chosen, not held
+        from sottovoce.advice.assessment import assess, require_budget
+        from sottovoce.planfile.training import load_training, run_training
+        from sottovoce.runners.checkpoint import latest_step
+        from sottovoce.runners.loggers import evaluation_log
 
+        def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
+            loaded = load_training(file)
+            assessment = assess(loaded)
+            require_budget(assessment)
+            return loaded, assessment
 
-def train_on(
-    cluster: Cluster | None,
-    file: Path,
-    *,
-    out: Path | None = None,
-    checkpoint: Path | None = None,
-    logs: str | None = None,
-    population: str | None = None,
-    json: bool = False,
-) -> None:
-    """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
-    from sottovoce.advice.assessment import assess, require_budget
-    from sottovoce.planfile.training import load_training, run_training
-    from sottovoce.runners.checkpoint import latest_step
-    from sottovoce.runners.loggers import evaluation_log
+        def saved_step() -> int | None:
+            return None if checkpoint is None else latest_step(checkpoint)
 
-    def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
-        loaded = load_training(file)
-        assessment = assess(loaded)
-        require_budget(assessment)
-        return loaded, assessment
+        def stopped() -> str:
+            if (step := saved_step()) is None:
+                return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
+            return f"saved at step {step:,} in {checkpoint}; the same command continues."
 
-    def stopped() -> str:
-        step = None if checkpoint is None else latest_step(checkpoint)
-        if step is None:
-            return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
-        return f"saved at step {step:,} in {checkpoint}; the same command continues."
-
-    prints = cluster is None or cluster.rank == 0
-    if out is not None and out.suffix.lower() == ".json" and prints:
-        require_writable(out)
-    loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
-    folder = _model_folder(out, loaded, file) if prints else None
-    if prints and not json:
-        unassessed = f"not assessed here; sottovoce plan {file} simulates it"
-        show_assessment(console(), assessment, unassessed)
-        if checkpoint is not None and (step := latest_step(checkpoint)) is not None:
-            sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
-            console(error=True).print(sentence, markup=False)
-    try:
-        with (
-            if_stopped(stopped) if prints else nullcontext(),
-            evaluation_log(logs if prints else None, loaded.plan, loaded.delta) as log,
-        ):
-            result = run_training(
-                loaded,
-                cluster,
-                checkpoint=checkpoint,
-                on_evaluation=log,
-                progress=prints and not json and sys.stderr.isatty(),
-                population=population,
-                guarantees=assessment["guarantees"],
-            )
-    except BaseException:
-        if folder is not None and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-    if result is not None:
-        _finish(result, loaded, assessment, out, folder, file, json)
+        prints = cluster is None or cluster.rank == 0  # of all ranks the first one prints
+        if out is not None and out.suffix.lower() == ".json" and prints:
+            require_writable(out)
+        loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
+        folder = _model_folder(out, loaded, file) if prints else None
+        if prints and not json:
+            unassessed = f"not assessed here; sottovoce plan {file} simulates it"
+            assessment_text(assessment, unassessed)(console())
+            if (step := saved_step()) is not None:
+                sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
+                console(error=True).print(sentence, markup=False)
+        try:
+            with (
+                if_stopped(stopped) if prints else nullcontext(),
+                evaluation_log(logs if prints else None, loaded.plan, loaded.delta) as log,
+            ):
+                result = run_training(
+                    loaded,
+                    cluster,
+                    checkpoint=checkpoint,
+                    on_evaluation=log,
+                    progress=prints and not json and sys.stderr.isatty(),
+                    population=population,
+                    guarantees=assessment["guarantees"],
+                )
+        except BaseException:
+            if folder is not None and not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+        if result is not None:
+            _finish(result, loaded, out, folder, file, json)
 
 
 def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
@@ -176,82 +162,36 @@ def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | No
 
 
 def _finish(
-    result: Result,
-    loaded: LoadedPlan,
-    assessment: Mapping[str, Any],
-    out: Path | None,
-    folder: Path | None,
-    file: Path,
-    json: bool,
+    result: Result, loaded: LoadedPlan, out: Path | None, folder: Path | None, file: Path, json: bool
 ) -> None:
     """Score the model, write and print the result of a run."""
-    from sottovoce.planfile.training import fitted_model
+    from sottovoce.objectives.trivial import comparison
+    from sottovoce.report.result_files import write_result
 
-    assert loaded.records is not None
-    coef, result = result.coef, loaded.records.adapter.in_units(result)
-    metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
+    fitted, coef = loaded.prepared.fitted(result), result.coef
+    metrics = {**fitted.metrics, "cost": dict(loaded.plan.cost())}
     if loaded.accepted:
         metrics["accepted"] = list(loaded.accepted)
-    provenance = dict(result.provenance)
-    if loaded.settings.budget is not None:
-        provenance["budget"] = loaded.settings.budget.budget.to_dict(loaded.privacy)
-    result = replace(result, metrics=metrics, provenance=provenance)
+    result = replace(fitted.result, metrics=metrics)
     payload = to_jsonable(result.to_dict())
     if coef.size <= SHOWN:
         payload["outputs"] = {"coef": to_jsonable(coef)}
     if out is not None and out != folder:
-        from sottovoce.report.result_files import write_result
-
         write_result(out, payload)
     if folder is not None:
-        fitted_model(loaded, result).save(folder, also={"plan.toml": file.read_bytes()})
+        replace(fitted, result=result).save(folder, also={"plan.toml": file.read_bytes()})
         payload["saved_model"] = str(folder)
-
-    def text(screen: Console) -> None:
-        _show(screen, payload, loaded)
-        if out is not None and out != folder:
-            screen.print(f"Written to {safe(out)}.")
-        if folder is not None:
-            name = safe(folder)
-            screen.print(f"The model is in {name}: sottovoce predict {name} new.csv uses it.")
-        if (saved := folder or out) is not None:
-            screen.print(f"A page about this run: sottovoce report {safe(saved)} -o report.html")
-
-    emit(payload, json, text)
+    shown = {"result": payload, "out": out, "folder": folder, "compared_sentence": comparison(metrics)}
+    emit(payload, json, template("train", coefficients=_named_coefficients(payload, loaded), **shown))
 
 
-def _show(screen: Console, result: Mapping[str, Any], loaded: LoadedPlan) -> None:
-    from sottovoce.accounting.wording import exception
+def _named_coefficients(result: Mapping[str, Any], loaded: LoadedPlan) -> list[tuple[str, float]]:
+    """Return the coefficients of a result beside the names of their columns, where these are known."""
     from sottovoce.models.adapters import LinearAdapter
-    from sottovoce.objectives.trivial import comparison
 
-    coef, metrics = result.get("outputs", {}).get("coef", []), result["metrics"]
-    if 0 < len(coef) <= 1000:
-        assert loaded.records is not None
-        adapter = loaded.records.adapter
-        names = [*adapter.names, "intercept"][: len(coef)] if isinstance(adapter, LinearAdapter) else []
-        words = [f"{safe(name)} " for name in names] if len(names) == len(coef) else [""] * len(coef)
-        pairs = list(zip(words, map(number, coef), strict=True))
-        more = " ..." if len(coef) > 8 else ""
-        screen.print(f"Coefficients: {', '.join(name + value for name, value in pairs[:8])}{more}")
-    if (sentence := comparison(metrics)) is not None:
-        color = "green" if metrics["better_than_trivial"] else "red"
-        screen.print(f"[{color}]{sentence[:1].upper()}{sentence[1:]}[/{color}]")
-    for name in metrics.get("accepted", ()):
-        screen.print(f"[bold red]Accepted by name ({name}):[/bold red] {exception(name)}")
-    screen.print(f"Noise: {result['provenance']['noise']}")
-    show_lifetime_budget(screen, result)
-
-
-def show_lifetime_budget(screen: Console, result: Mapping[str, Any]) -> None:
-    """Print what the population has spent, where the run was charged to a lifetime ledger."""
-    lifetime = result["provenance"].get("lifetime_budget")
-    for row in lifetime["budgets"] if lifetime else ():
-        spent, limit = compared(row["total"], row["epsilon"], "spent")
-        screen.print(
-            f"Lifetime budget: {lifetime['population']} has spent {spent} of epsilon "
-            f"{limit} at delta {number(row['delta'], 'delta')} ({row['adjacency']}, {row['view']})."
-        )
+    coef, adapter = result.get("outputs", {}).get("coef", []), loaded.adapter
+    names = [*adapter.names, "intercept"][: len(coef)] if isinstance(adapter, LinearAdapter) else []
+    return list(zip(names if len(names) == len(coef) else [""] * len(coef), coef, strict=True))
 
 
 # ---- ranks: the same command once per rank on this machine; torchrun starts it on several ----------------
@@ -286,8 +226,8 @@ def _rank(ranks: int | None) -> Iterator[Cluster]:
             if ranks is not None and ranks != cluster.size:
                 raise ConfigError(f"--ranks is {ranks}, but {cluster.size} ranks were started.")
             yield cluster
-    except Exception:  # leaving tells which rank was lost, and so which one speaks
-        speaks = os.environ["RANK"] == "0" if cluster is None else cluster.speaks
-        if not speaks:
+    except Exception:  # which rank was lost is known once the cluster was left
+        reports = os.environ["RANK"] == "0" if cluster is None else cluster.reports_errors
+        if not reports:
             sys.exit(1)
         raise

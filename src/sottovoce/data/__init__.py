@@ -1,4 +1,7 @@
-"""Data sets, users' tables, and how records are dealt out to users."""
+"""Data sets, users' tables, and how records are dealt out to users.
+
+To follow how a table is read, begin with `tables`.
+"""
 
 from sottovoce.data.base import Dataset, Shards, signed_labels
 from sottovoce.data.files import read_columns, read_libsvm, read_npz, read_table

@@ -155,19 +155,13 @@ class Dataset:
 
     def with_intercept(self) -> Dataset:
         """Return the data with a last column of ones."""
-
-        def with_ones(X: Features) -> Features:
-            ones = np.ones((X.shape[0], 1))
-            return sp.csr_array(sp.hstack([X, sp.csr_array(ones)])) if is_sparse(X) else np.hstack([X, ones])
-
         names = (*self.feature_names, "intercept") if self.feature_names else ()
         return replace(self._mapped(with_ones), feature_names=names)
 
     def split(self, test_share: float, rng: np.random.Generator) -> Dataset:
         """Return the data with a random share of the records held out."""
         probability(test_share, "test_share", zero=False, one=False)
-        order = rng.permutation(self.n)
-        test, train = np.split(order, [round(test_share * self.n)])
+        test, train = held_out_rows(self.n, test_share, rng)
         return replace(
             self,
             X=self.X[train],
@@ -283,6 +277,18 @@ def require_records(sizes: Sequence[int] | np.ndarray) -> None:
 def offsets_of(sizes: ArrayLike) -> np.ndarray:
     """Return where the records of each agent begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def held_out_rows(n: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return a random share of ``n`` row numbers, to be held out, and the others."""
+    held_out, others = np.split(rng.permutation(n), [round(share * n)])
+    return held_out, others
+
+
+def with_ones(X: Features) -> Features:
+    """Return features with a last column of ones."""
+    ones = np.ones((X.shape[0], 1))
+    return sp.csr_array(sp.hstack([X, sp.csr_array(ones)])) if is_sparse(X) else np.hstack([X, ones])
 
 
 def unit_rows(X: Features) -> Features:

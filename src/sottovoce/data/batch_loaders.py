@@ -1,4 +1,4 @@
-"""A torch DataLoader, as far as private training can use it: its dataset, batch size and collation.
+"""Torch datasets and DataLoaders, as far as private training can use them: items, batch size, collation.
 
 Batches are Poisson samples, because their privacy is accounted as such, so a loader's own order of records is
 not used, and a sampler that gives some records more weight is refused. Torch is not imported here.
@@ -6,11 +6,23 @@ not used, and a sampler that gives some records more weight is refused. Torch is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
+from sottovoce.data.base import is_tensor
 from sottovoce.errors import DataError
+
+
+@runtime_checkable
+class IndexedDataset(Protocol):
+    """A dataset of torch: records by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: Any, /) -> Any: ...
 
 
 @runtime_checkable
@@ -53,8 +65,9 @@ def loader_dataset(loader: BatchLoader) -> Any:
 def items_in_memory(dataset: Any) -> Any:
     """Return all items of a list of a loader, or of a part of a TensorDataset, as one batch; else None.
 
-    What other datasets and collations do in a call, such as drawing random numbers, is not known, so their
-    items are read one at a time.
+    Other datasets and collations are read one at a time, in every step anew: they may draw random numbers,
+    and a ``collate_fn`` that sees a whole batch could let one record change another's item, by padding to the
+    longest or by draws in the order of the batch, so that clipping would not bound a record's influence.
     """
     from torch.utils.data import Subset, TensorDataset, default_collate
 
@@ -87,6 +100,51 @@ def loader_batch_size(loader: BatchLoader) -> int:
             "sampled; leave it out, and choose records with torch.utils.data.Subset."
         )
     return int(loader.batch_size)
+
+
+def split_item(item: object, label: str | Sequence[str] | None) -> tuple[Any, Any]:
+    """Return inputs and target of one item of a Dataset: a pair, or a mapping with a label.
+
+    Without a name for it the label is ``"labels"`` or ``"label"``, as in Hugging Face's datasets.
+    """
+    if isinstance(item, Mapping):
+        label = next((name for name in ("labels", "label") if name in item), None) if label is None else label
+        named = {name: value for name, value in item.items() if name != label}
+        return (next(iter(named.values())) if len(named) == 1 else named), item.get(label)
+    if isinstance(item, (tuple, list)) and len(item) > 1:
+        *inputs, target = item
+        return (inputs[0] if len(inputs) == 1 else tuple(inputs)), target
+    return item, None
+
+
+def stack_items(items: Sequence[Any]) -> Any:
+    """Return the inputs of several records as one batch; a record may be a mapping or a tuple of tensors."""
+    import torch
+
+    def stacked(values: Sequence[object]) -> torch.Tensor:
+        return torch.stack([torch.as_tensor(value) for value in values])
+
+    if isinstance(items[0], Mapping):
+        return {key: stacked([item[key] for item in items]) for key in items[0]}
+    if isinstance(items[0], (tuple, list)):
+        return tuple(stacked([item[j] for item in items]) for j in range(len(items[0])))
+    return stacked(items)
+
+
+def input_batches(inputs: Any, label: str | Sequence[str] | None, size: int = 256) -> Iterator[Any]:
+    """Yield inputs in the form a network takes: whole if they lie in memory, those of a Dataset in batches.
+
+    Targets that come with the items of a Dataset are left aside.
+    """
+    in_memory = isinstance(inputs, (Mapping, tuple, np.ndarray)) or is_tensor(inputs)
+    if isinstance(inputs, list):
+        in_memory = not inputs or np.ndim(inputs[0]) > 0 or np.isscalar(inputs[0])
+    if in_memory or not isinstance(inputs, IndexedDataset):
+        yield inputs
+        return
+    for first in range(0, len(inputs), size):
+        numbers = range(first, min(first + size, len(inputs)))
+        yield stack_items([split_item(inputs[i], label)[0] for i in numbers])
 
 
 def _first(batch: Any) -> Any:

@@ -78,7 +78,19 @@ class ImageReading:
     features: str | None = None
 
     def __call__(self, images: ArrayLike) -> np.ndarray:
-        """Return (n, channels, side, side) float32 of images (n, [channels,] h, w): bytes, or [0, 1]."""
+        """Return images (n, [channels,] h, w), bytes or [0, 1], as the network sees them.
+
+        They are (n, channels, side, side) float32, or rows of fixed features where these are named.
+        """
+        values = self._scaled(images)
+        if self.features is None:
+            return values
+        from sottovoce.data.image_features import named_features
+
+        grey = values.shape[1] == 1
+        return named_features(self.features)(values[:, 0] if grey else values)
+
+    def _scaled(self, images: ArrayLike) -> np.ndarray:
         array = np.asarray(images)
         if array.ndim == 3:
             array = array[:, None]

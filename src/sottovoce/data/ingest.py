@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
-from sottovoce.data.batch_loaders import BatchLoader, loader_batch_size, loader_dataset
+from sottovoce.data.batch_loaders import BatchLoader, IndexedDataset, loader_batch_size, loader_dataset
 from sottovoce.data.files import read_array, read_npz, read_table
 from sottovoce.data.tables import (
     Classes,
@@ -40,16 +40,8 @@ _INSTEAD = {
 
 _SITE = "\0site"  # stands among the columns for an array of sites
 LabelProblem = Callable[[np.ndarray], str | None]
+HeldOut = Callable[[int], tuple[np.ndarray, np.ndarray]]
 Inputs = Any  # an array or a tensor, or a mapping or a tuple of them
-
-
-@runtime_checkable
-class IndexedDataset(Protocol):
-    """A dataset of torch: records by number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, i: Any, /) -> Any: ...
 
 
 @runtime_checkable
@@ -74,8 +66,9 @@ class IngestedRecords:
 
     ``inputs`` and ``targets`` are None for a lazy ``dataset``, whose records are read when a batch needs
     them. ``groups`` is the site of each record, ``columns`` how the columns of a table became features,
-    ``test`` the held-out ``(inputs, targets)`` of a `Dataset`, ``uncharged`` what was read from private
-    records before, by name, ``batch_size`` that of the DataLoader that the records came in, over all nodes.
+    ``test`` the records that are held out, ``uncharged`` what was read from private records, by name,
+    ``batch_size`` that of the DataLoader that the records came in, over all nodes. ``table`` has the names,
+    bounds and classes of the labels.
     """
 
     inputs: Inputs
@@ -83,9 +76,10 @@ class IngestedRecords:
     groups: np.ndarray | None = None
     columns: Columns | None = None
     dataset: IndexedDataset | None = None
-    test: tuple[Any, Any] | None = None
+    test: IngestedRecords | None = None
     uncharged: tuple[str, ...] = ()
     batch_size: int | None = None
+    table: TableData = field(default_factory=lambda: TableData(None))
 
     @property
     def n(self) -> int:
@@ -97,6 +91,10 @@ class IngestedRecords:
             first = first[0]
         return len(first)
 
+    def classes_of(self, labels: npt.ArrayLike) -> Classes | None:
+        """Return the public classes, or those of the labels where they are read; None for numbers."""
+        return Classes.declared(labels, self.table.classes, self.uncharged)
+
 
 def ingest(
     data: object,
@@ -104,12 +102,16 @@ def ingest(
     columns: Columns | None = None,
     accept: Collection[str] = (),
     label_problem: LabelProblem | None = None,
+    unit_rows: bool = False,
+    held_out: HeldOut | None = None,
 ) -> IngestedRecords:
     """Return the records of a `TableData`, or of other data with its default options.
 
     ``columns`` say how to read a table if that is fixed already (test records); ``"standardize"`` in
-    ``accept`` reads mean and deviation of columns without bounds from the records; ``label_problem`` returns
-    what the caller's model still needs to know of a label column, reported with the rest.
+    ``accept`` reads mean and deviation of columns without bounds from the records, ``"class names"`` the
+    classes; ``label_problem`` returns what the caller's model still needs to know of a label column, reported
+    with the rest. Of a table, ``unit_rows`` scales records to length one, and ``held_out`` returns which of
+    so many rows to hold out, and the others.
 
     Examples
     --------
@@ -119,13 +121,27 @@ def ingest(
     ([[-0.4], [0.4]], ['no', 'yes'], ['A', 'B'])
     """
     table = data if isinstance(data, TableData) else TableData(data)
+    standardize = [name for name in accept if name == "standardize"]
+    if is_table(table.source):
+        require_own_names(table.source)
+        values = read_table(table.source)
+        _require_label_and_group(values, table)
+        if columns is None:
+            records = _from_table(values, table, standardize, label_problem, unit_rows, held_out)
+        else:
+            records = _of_columns(columns, values, table)
+    else:
+        records = _from_other(table, columns, standardize)
+    names = ("class names",) if table.classes is None and "class names" in accept else ()
+    return replace(records, table=replace(table, source=None), uncharged=(*records.uncharged, *names))
+
+
+def _from_other(table: TableData, columns: Columns | None, accept: Collection[str]) -> IngestedRecords:
+    """Return records that come as arrays, tensors or a dataset."""
     source = table.source
-    if is_table(source):
-        require_own_names(source)
-        return _from_table(read_table(source), table, columns, accept, label_problem)
     if isinstance(source, BatchLoader):
         dataset = replace(table, source=loader_dataset(source))
-        records = ingest(dataset, columns=columns, accept=accept, label_problem=label_problem)
+        records = _from_other(dataset, columns, accept)
         return replace(records, batch_size=loader_batch_size(source))
     if isinstance(source, (str, os.PathLike)):
         source = read_npz(Path(source))
@@ -133,8 +149,8 @@ def ingest(
         if table.group is None:
             table = replace(table, group=source.groups)
         records = _from_arrays(source.X, source.y, table, columns, accept)
-        test = None if source.X_test is None else (source.X_test, source.y_test)
-        return replace(records, uncharged=source.uncharged, test=test)
+        test = None if source.X_test is None else IngestedRecords(source.X_test, source.y_test)
+        return replace(records, uncharged=(*source.uncharged, *records.uncharged), test=test)
     if isinstance(source, Mapping):
         if not isinstance(table.label, str) or table.label not in source:
             raise DataError(
@@ -271,39 +287,56 @@ def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
     return next(iter(inputs.values())) if len(inputs) == 1 else inputs
 
 
-def require_label_and_group(values: Mapping[str, np.ndarray], table: TableData) -> None:
-    """Raise unless a table has the columns that are no features."""
-    if not table.labels:
-        raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
-    for name in table.excluded:
-        if name not in values:
-            raise DataError(f"{no_column(name, values)}.")
-
-
 def _from_table(
     values: dict[str, np.ndarray],
     table: TableData,
-    columns: Columns | None,
     accept: Collection[str],
     label_problem: LabelProblem | None,
+    unit_rows: bool,
+    held_out: HeldOut | None,
 ) -> IngestedRecords:
-    require_label_and_group(values, table)
-    if columns is None:
-        one = label_problem if isinstance(table.label, str) else None
-        about_label = None if one is None else lambda: one(values[str(table.label)])
-        columns = Columns.from_table(values, table, accept, about_label)
-        if table.missing == "drop":
-            if table.group is not None and not isinstance(table.group, str):
-                values |= {_SITE: np.asarray(_groups(table.group, len(values[table.labels[0]])))}
-                table = replace(table, group=_SITE)
-            values = columns.complete(values, table.labels)
+    """Return the records of a table that nobody has read before, and how its columns become features."""
+    one = label_problem if isinstance(table.label, str) else None
+    about_label = None if one is None else lambda: one(values[str(table.label)])
+    columns = Columns.from_table(values, table, accept, about_label)
+    if table.group is not None and not isinstance(table.group, str):
+        values |= {_SITE: np.asarray(_groups(table.group, len(values[table.labels[0]])))}
+        table = replace(table, group=_SITE)
+    if table.missing == "drop":
+        values = columns.complete(values, table.labels)
+    test = None
+    if held_out is not None:
+        rows = held_out(len(values[table.labels[0]]))
+        test, values = ({name: column[part] for name, column in values.items()} for part in rows)
+        if columns.uncharged:  # mean and deviation are those of the training records
+            columns = Columns.from_table(values, table, accept)
+    columns = replace(columns, unit_rows=unit_rows)
+    records = _of_columns(columns, values, table)
+    if test is None:
+        return records
+    uncharged = ("held-out score", *records.uncharged)
+    return replace(records, test=_of_columns(columns, test, table), uncharged=uncharged)
+
+
+def _of_columns(columns: Columns, values: Mapping[str, np.ndarray], table: TableData) -> IngestedRecords:
+    """Return the records of a table by columns that are fixed."""
     targets = [label_column(values[name]) for name in table.labels]
     features = columns(values)
     if len(features) == 0:
         raise DataError("the table has a header and no records.")
     sites = values[table.group] if isinstance(table.group, str) else table.group
     stacked = targets[0] if isinstance(table.label, str) else np.column_stack(targets)
-    return IngestedRecords(features, stacked, _groups(sites, len(features)), columns)
+    groups = _groups(sites, len(features))
+    return IngestedRecords(features, stacked, groups, columns, uncharged=columns.uncharged)
+
+
+def _require_label_and_group(values: Mapping[str, np.ndarray], table: TableData) -> None:
+    """Raise unless a table has the columns that are no features."""
+    if not table.labels:
+        raise DataError(f"label must name the column to predict; the table has {', '.join(values)}.")
+    for name in table.excluded:
+        if name not in values:
+            raise DataError(f"{no_column(name, values)}.")
 
 
 def _from_arrays(
@@ -325,7 +358,8 @@ def _from_arrays(
     else:
         _refuse_column_options(table, accept)
     targets = targets if is_tensor(targets) else np.asarray(targets)
-    records = IngestedRecords(inputs, targets, None, columns)
+    uncharged = () if columns is None else columns.uncharged
+    records = IngestedRecords(inputs, targets, None, columns, uncharged=uncharged)
     if records.n == 0 or records.n != len(targets):
         raise DataError(
             f"expected one target per record, got {records.n} records and {len(targets)} targets."
@@ -366,7 +400,7 @@ def _refuse_column_options(table: TableData, accept: Collection[str]) -> None:
     for key in ("features", "drop", "feature_bounds", "categories"):
         if getattr(table, key):
             raise DataError(f"{key.removeprefix('feature_')} is for tables; these data come without columns.")
-    if set(accept) - {"class names"}:
+    if accept:
         raise DataError("accept is for tables; these data come without columns.")
 
 

@@ -93,6 +93,25 @@ def by_column(
     return [at[name] for name in called]
 
 
+def to_nodes(
+    records: int,
+    nodes: int,
+    groups: ArrayLike | None = None,
+    names: Sequence[object] | None = None,
+    rng: np.random.Generator | None = None,
+) -> list[np.ndarray]:
+    """Give every node the records of its group or, without groups, an even share, shuffled by ``rng``.
+
+    A single node gets all of them, in their order.
+    """
+    if nodes == 1:
+        return [np.arange(records)]
+    if groups is not None:
+        return by_column(groups, names, nodes)
+    require_enough(records, nodes)
+    return np.array_split(np.arange(records) if rng is None else rng.permutation(records), nodes)
+
+
 def require_enough(records: int, users: int) -> None:
     """Raise unless every user can have a record."""
     if records < users:

@@ -7,12 +7,10 @@ AES-256-CTR, because the records of a batch must stay secret.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -53,11 +51,7 @@ class PoissonSampler:
         self._last: tuple[tuple[int, ...], list[np.ndarray]] = ((), [])
         self._always = all(rate == 1 for rate in self.rates)
         if isinstance(self.key, int):
-            words = np.random.SeedSequence([self.key, 0x107]).generate_state(2, np.uint64)
-            # one generator, set to the counter of each batch: a new one takes longer than a small batch
-            self._bits = np.random.Philox(key=words)
-            self._fresh: Any = self._bits.state
-            self._rng = np.random.Generator(self._bits)
+            self._words = np.random.SeedSequence([self.key, 0x107]).generate_state(2, np.uint64)
 
     def draw(self, places: Sequence[int], step: int, stream: int = 0) -> list[np.ndarray]:
         """Return, for the agents at some places, the rows of the batch within the agent's records.
@@ -75,12 +69,12 @@ class PoissonSampler:
             return self._all(size)
         if isinstance(self.key, bytes):
             return np.flatnonzero(self._secret(size, number, step, stream) < _threshold(rate))
-        self._fresh["state"]["counter"] = np.array([0, number, step, stream], np.uint64)
-        self._bits.state = self._fresh
-        rng = self._rng
         if rate < _SPARSE and size >= _MANY:
-            return _by_gaps(rng, size, rate)
-        return np.flatnonzero(rng.random(size) < rate)
+            bits = np.random.Philox(key=self._words, counter=np.array([0, number, step, stream], np.uint64))
+            return _by_gaps(np.random.Generator(bits), size, rate)
+        from sottovoce.noise.philox import members_below
+
+        return members_below(rate, self._words, number, step, stream, size)
 
     def _all(self, size: int) -> np.ndarray:
         """Return every row; agents with equally many records share one read-only array."""
@@ -94,7 +88,7 @@ class PoissonSampler:
 
         assert isinstance(self.key, bytes)
         label = b"lot" + struct.pack("<QQQ", number, step, stream)
-        once = hmac.new(self.key, label, hashlib.sha256).digest()
+        once = hmac.digest(self.key, label, "sha256")
         stream_of = Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor()
         return np.frombuffer(stream_of.update(bytes(8 * count)), np.uint64)
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, Self, TypeGuard, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce._validate import choice, count, positive
-from sottovoce.data.base import is_tensor, unit_rows
+from sottovoce._validate import choice, count, did_you_mean, positive
+from sottovoce.data.base import is_tensor, unit_rows, with_ones
 from sottovoce.data.files import DataFrame, are_booleans, is_empty, parse_days, parse_numbers
 from sottovoce.errors import DataError, InvalidInput, Refused
 
@@ -108,8 +108,9 @@ class TableData:
             raise DataError(f"{file} must be a TOML file with [data] and its file: {problem}.") from None
         known = {item.name for item in fields(cls)} - {"source"}
         if unknown := section.keys() - known - {"intercept"}:
+            near = did_you_mean(min(unknown), known)
             raise DataError(
-                f"{file.name}: [data] {', '.join(sorted(unknown))} is not known to sv.fit; it knows "
+                f"{file.name}: [data] {', '.join(sorted(unknown))} is not known to sv.fit{near}; it knows "
                 f"{', '.join(sorted(known))}."
             )
         stated = without_blanks(section)
@@ -143,6 +144,15 @@ class TableData:
     def common_bounds(self) -> Sequence[float] | None:
         """The one pair of bounds of all columns, an amount to predict among them."""
         return None if isinstance(self.bounds, (str, Mapping)) else self.bounds
+
+    def label_scale(self, common: bool = False) -> Scale | None:
+        """Return the map of an amount to predict by its public bounds, if ``common`` or by those of all."""
+        pair = self.label_bounds or (self.common_bounds if common else None)
+        if pair is None:
+            return None
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise DataError(f"the bounds of the label must be a pair (low, high), got {pair!r}.")
+        return Scale.from_bounds(pair[0], pair[1], "the label")
 
     def label_problem(self, values: np.ndarray, regression: bool, accept: Collection[str]) -> str | None:
         """Return what is wrong with the column of the label: an entry that is missing, the bounds of an
@@ -365,7 +375,7 @@ class Columns:
         X = np.column_stack(parts)
         if self.unit_rows:
             X = unit_rows(X)
-        return np.hstack([X, np.ones((len(X), 1))]) if self.ones else X
+        return with_ones(X) if self.ones else X
 
     def _numbers(self, table: Table, name: str) -> np.ndarray:
         return parse_days(table[name], name) if name in self.dates else _column(table, name)

@@ -8,7 +8,7 @@ are mostly benign, and half are referral hospitals. Every clinic holds as many p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,12 @@ from sottovoce.graphs import Network, hypercube
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives import GLM
 from sottovoce.protocols import Chebyshev, Gossip, HypercubeExchange, Masked, Protocol, Tree, rounds_for
+from sottovoce.report.rendering import texts
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 
-NAMES = tuple(
-    "Acquarosa Belmirto Castelbruma Doralba Erbaquieta Fontevaga Girolago Isolmare Lunaverde Montequieto "
-    "Nevebruna Olmatorre Pietravento Roccafiore Selvachiara Torrelieve".split()
-)
+TEXTS = texts("tour.toml")
+NAMES = tuple(TEXTS["names"].split())
 PATIENTS = 28  # per clinic
 # malignant tumors among them; screening sites and referral hospitals take turns along the network
 MALIGNANT = (18, 1, 3, 20, 2, 16, 17, 1, 4, 19, 15, 2, 20, 1, 3, 18)
@@ -84,18 +83,18 @@ def consortium(seed: int = 7) -> Consortium:
 def _result(
     name: str,
     started: float,
-    title: str,
-    about: str,
     metrics: Mapping[str, Any],
-    guarantees: list[tuple[str, Guarantee]] | None = None,
+    guarantees: Iterable[tuple[str, Guarantee]] = (),
     noise: str = SIMULATED,
+    **values: object,
 ) -> Result:
-    """Return the result of a part; its tables are lists of rows among the metrics."""
+    """Return the result of a part; its text is filled with ``values``, its tables are lists of rows."""
+    title, about = TEXTS[name]["title"], TEXTS[name]["about"].format(**values)
     return Result(
         name,
         {"title": title, "about": about, "labels": NAMES},
         metrics=metrics,
-        guarantees=[g.to_dict(delta=DELTA) | {"what": what} for what, g in guarantees or ()],
+        guarantees=[g.to_dict(delta=DELTA) | {"what": what} for what, g in guarantees],
         provenance=provenance_now(started, noise=noise),
     )
 
@@ -117,13 +116,8 @@ def reconstruction(clinics: Consortium, observer: int = 0) -> Result:
         for u in range(network.n)
         if view.covers(u)
     ]
-    about = (
-        f"The clinics average by gossip, {protocol.rounds} rounds, no noise. {NAMES[observer]} only listens "
-        "to its four neighbors, and solves linear equations in what it heard: the private numbers of "
-        f"{len(recovered)} of 15 clinics, to the last digit."
-    )
-    title = "Without noise, averaging reveals"
-    return _result("reconstruction", started, title, about, {"recovered": recovered}, noise="none")
+    about: dict[str, Any] = {"rounds": protocol.rounds, "observer": NAMES[observer], "count": len(recovered)}
+    return _result("reconstruction", started, {"recovered": recovered}, noise="none", **about)
 
 
 def account(clinics: Consortium) -> Result:
@@ -188,16 +182,8 @@ def averages(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int =
         tick(k + 1)
     methods.append(method("trusted curator", np.array([1 / 16]), noisy.mean(axis=0), 32))
     answer = float(protocols["tree"].apply(noisy)[0, 0])
-    about = (
-        f"True share of malignant tumors: {number(truth)}. One private answer: {number(answer)}. The noise "
-        "is the same in every row; what differs is how much one clinic learns about a patient of another "
-        "(epsilon at delta 1e-5, one record exchanged; the worst and a typical pair). Gossip hides nothing "
-        "from a typical clinic; a tree comes close to a trusted curator, without one. Masks cancel in the "
-        "sum, so that even a neighbor learns about as little as from a curator; they assume that standard "
-        "encryption is not broken."
-    )
-    title = "Private averages: the same answer, less exposure"
-    return _result("averages", started, title, about, {"methods": methods}, guarantees)
+    about = {"truth": number(truth), "answer": number(answer)}
+    return _result("averages", started, {"methods": methods}, guarantees, **about)
 
 
 def training(
@@ -225,14 +211,9 @@ def training(
         methods.append(_trained(clinics, name, plan, guarantee, repeats))
         tick(k + 1)
     methods.append(_alone(clinics))
-    about = (
-        f"A classifier, {steps} steps, at epsilon {number(EPSILON, 'limit')}, delta {number(DELTA, 'delta')} "
-        "for one patient's record (added or removed). Accuracy on 114 patients nobody trained on; mean and "
-        f"deviation of {repeats} repetitions (alone: of the 16 clinics). Masks hide each clinic's row among "
-        "all others', so less noise is enough; gossip can promise local privacy only, and pays for it in "
-        "accuracy. The settings were chosen with these patients in view: an illustration, not a proof."
-    )
-    return _result("training", started, "Private training", about, {"methods": methods}, guarantees)
+    amounts = {"epsilon": number(EPSILON, "limit"), "delta": number(DELTA, "delta")}
+    metrics = {"methods": methods}
+    return _result("training", started, metrics, guarantees, steps=steps, repeats=repeats, **amounts)
 
 
 def _trained(
@@ -293,39 +274,10 @@ def audit(clinics: Consortium, tick: Tick = lambda done: None, *, runs: int = 40
     audits["Torrelieve, from the answer"] = audit_outputs(HypercubeExchange(16), user=far, **common).to_dict()
     tick(len(views) + 1)
     metrics = {"audits": audits, "runs": runs, "confidence": 0.999}
-    return _result("audit", started, "An attack on our own claims", "", metrics)
+    return _result("audit", started, metrics)
 
 
 # ---- the tour ------------------------------------------------------------------------------------------
-
-LEAD = (
-    "Sixteen clinics, 28 patients each, want to know the share of malignant tumors among all their patients, "
-    "and to train a common classifier. Each talks to four others; there is no server. How much can be "
-    "learned about a patient is bounded by epsilon: 1 is strong, above about 10 weak. Delta is the chance "
-    "that the bound fails. The clinics are invented, the patients are a public data set, and the noise is "
-    "simulated: it can be repeated, and would protect nobody."
-)
-
-# a plan of one's own to begin with: the clinics' first question, with nobody to trust
-PLAN = """version = 1
-title = "Sixteen clinics: share of malignant tumors"
-
-[network]
-graph = "hypercube:4"         # every clinic talks to four others
-
-[protocol]
-name = "masked"               # clinics learn the sum, and no single row
-
-[average]
-radius = 0.5                  # shares lie in [0, 1]: half a unit around
-center = 0.5                  # one half
-adjacency = "user"            # hide everything a clinic holds
-values = {values}
-
-[budget]
-epsilon = 2.0
-delta = 1e-5
-"""
 
 
 def parts(quick: bool = False) -> dict[str, Callable[[Consortium, Tick], Result]]:
@@ -346,9 +298,9 @@ def write(out: Path, clinics: Consortium, results: Mapping[str, dict[str, Any]])
     from sottovoce.report.page import build
     from sottovoce.report.result_files import write_result
 
-    page = build(results.values(), "Sixteen clinics, no server", LEAD)
+    page = build(results.values(), "Sixteen clinics, no server", TEXTS["lead"])
     for name, result in results.items():
         write_result(out / "results" / f"{name}.json", result)
     report = atomic_write(out / "report.html", page)
     shares = [round(share, 4) for share in clinics.shares().tolist()]
-    return report, atomic_write(out / "plan.toml", PLAN.format(values=shares))
+    return report, atomic_write(out / "plan.toml", TEXTS["plan"].format(values=shares))

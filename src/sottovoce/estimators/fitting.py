@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +14,26 @@ import numpy as np
 
 from sottovoce import graphs
 from sottovoce._validate import did_you_mean
-from sottovoce.accounting import wording
 from sottovoce.accounting.budget import Budget, accepted_delta, delta_warning
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.data.ingest import IngestedRecords, check_accepted, ingest
-from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import Columns, TableData
+from sottovoce.data.partition import to_nodes
+from sottovoce.data.tables import TableData
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
-from sottovoce.models.adapters import SIMULATED, TEST, LinearAdapter, ModelAdapter, adapt_model
-from sottovoce.models.saved import Fitted
+from sottovoce.models.adapters import LinearAdapter, ModelAdapter, adapt_model
+from sottovoce.models.fitted import Fitted
+from sottovoce.models.prepared import PreparedFit, how_many, with_assumptions
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective
 from sottovoce.objectives.glm import REGRESSIONS
-from sottovoce.runners import Result
 from sottovoce.runners.loggers import Logs, evaluation_log
 from sottovoce.runners.run import OnEvaluation, OnStep
 
@@ -164,21 +164,17 @@ def fit(
         simulated=isinstance(rng, np.random.Generator),
         options=options,
     )
-    adapter, chosen, delta = prepared.adapter, prepared.plan, prepared.delta
     adversary = {} if budget is None else budget.adversary
-    with evaluation_log(logs, chosen, delta, adversary) as log:
+    with evaluation_log(logs, prepared.plan, prepared.delta, adversary) as log:
 
-        def evaluated(step: int, entry: Mapping[str, Any]) -> None:
-            scores = adapter.rescaled(entry)
+        def evaluated(step: int, scores: Mapping[str, Any]) -> None:
             log(step, scores)
             if on_evaluation is not None:
                 on_evaluation(step, scores)
 
-        result = chosen.run(
-            adapter.data,
+        result = prepared.run(
             ProtectiveNoise() if rng is None else rng,
-            evaluate=adapter.evaluate,
-            every=training.evaluate_every or max(1, chosen.steps // 20),
+            every=training.evaluate_every,
             checkpoint=checkpoint,
             progress=progress,
             on_step=on_step,
@@ -186,45 +182,9 @@ def fit(
             early_stopping=training.stopping_rule,
             purpose="fit",
             population=population,
-            guarantees=prepared.statements,
         )
+    assert result is not None  # of one process
     return prepared.fitted(result)
-
-
-@dataclass(frozen=True)
-class PreparedFit:
-    """A model, its records and the plan that trains it, before anything is charged."""
-
-    adapter: ModelAdapter
-    plan: Plan
-    privacy: Guarantee
-    guarantees: Sequence[Guarantee]
-    uncharged: tuple[str, ...]
-    budget: Budget | None
-    columns: Columns | None
-    label: str | Sequence[str] | None
-
-    @property
-    def delta(self) -> float:
-        """The delta at which epsilon is stated."""
-        return 1e-5 if self.budget is None else self.budget.delta
-
-    @property
-    def statements(self) -> list[dict[str, Any]]:
-        """The guarantees as a result stores them."""
-        accepted = {"accepted": list(self.uncharged)}
-        return [guarantee.to_dict(self.delta) | accepted for guarantee in self.guarantees]
-
-    def fitted(self, result: Result) -> Fitted:
-        """Return the model of a run of the plan."""
-        adapter = self.adapter
-        if self.budget is not None:
-            stated = {"budget": self.budget.to_dict(self.privacy)}
-            result = replace(result, provenance={**result.provenance, **stated})
-        if adapter.evaluate is not None:
-            result = replace(result, metrics={**result.metrics, **adapter.evaluate(result.coef[None])})
-        reading: dict[str, Any] = {"columns": self.columns, "label": self.label}
-        return adapter.fitted(self.plan, adapter.in_units(result), self.privacy, self.delta, **reading)
 
 
 def prepare(
@@ -243,47 +203,48 @@ def prepare(
     plan: Callable[[Objective, tuple[int, ...]], Plan] | None = None,
     test: object = None,
     notes: Sequence[str] = (),
+    caller: Callable[..., object] | None = None,
 ) -> PreparedFit:
-    """Return what `fit` trains by, with its guarantee; ``notes`` are further assumptions of the caller."""
-    _check_options(options, algorithm or "consensus-sgd", budget)
+    """Return what `fit` trains by, with its guarantee; ``notes`` are more assumptions of the ``caller``."""
+    _check_options(options, algorithm or "consensus-sgd", budget, fit if caller is None else caller)
     table = _table(data, label, group)
-    if training.classes is None:
-        training = replace(training, classes=table.classes)
-    standardize = tuple(name for name in accept if name == "standardize")
+    if training.classes is not None:
+        table = replace(table, classes=training.classes)
     loss = model.loss if isinstance(model, GLM) else model
     regression = loss in REGRESSIONS or type(model).__name__ in ("Ridge", "LinearRegression")
-    known = replace(table, classes=training.classes)
-    needs = partial(known.label_problem, regression=regression, accept=accept)
-    private = ingest(table, accept=standardize, label_problem=needs)
-    scored = test is None and private.test is not None and "held-out score" in accept
-    test = private.test if scored else test
+    needs = partial(table.label_problem, regression=regression, accept=accept)
+    private = ingest(table, accept=accept, label_problem=needs)
+    held_out = private.test if test is None and "held-out score" in accept else None
+    if held_out is not None:
+        test = (held_out.inputs, held_out.targets)
     public = None if test is None else ingest(TableData(test, table.label), columns=private.columns)
-    uncharged = _uncharged(accept, private, training.classes, scored)
     own = plan is not None and network is None
     topology = None if own else _network(network, private, algorithm or "consensus-sgd")
     n = 1 if topology is None else topology.n
-    if training.early_stopping is not None and (public is None or scored):
+    if training.early_stopping is not None and (public is None or held_out is not None):
         raise InvalidInput(
             "early stopping needs public records, test=...: private ones would steer training."
         )
     if private.batch_size is not None:
         training, note = _with_loader_batches(training, private.batch_size, n)
         notes = [*notes, note]
-    parts = _parts(private, n, topology)
-    adapter = adapt_model(model, private, public, parts, training.model_options(table, accept))
-    sizes = tuple(len(part) for part in parts)
+    names = None if topology is None else topology.node_names
+    parts = to_nodes(private.n, n, private.groups, names, np.random.default_rng(0))
+    adapter = adapt_model(model, replace(private, test=public), parts, training)
+    read = [name for name in adapter.uncharged if held_out is not None or name != "held-out score"]
+    uncharged = check_accepted([name for name in accept if name != LARGE_DELTA], sorted(read))
+    sizes = adapter.sizes
     if plan is not None:
         chosen = _own_plan(plan, adapter.objective, sizes, budget)
     else:
         name = algorithm or _default_algorithm(adapter, training, budget)
         if name == "consensus-newton" and isinstance(adapter, LinearAdapter) and budget is not None:
-            settings = {**training.newton_options(sizes, adapter, budget), **options}
+            settings = {**training.newton_options(adapter, budget), **options}
         else:
             settings = {**training.plan_options(sizes, adapter.objective), **options}
         noiseless = budget is None and training.noise_multiplier == 0
         if registry.algorithm(name).maskable and not noiseless:  # masked sums are of rounded rows
-            colluders = () if budget is None else budget.colluders
-            together = colluders if isinstance(colluders, int) else len(colluders)
+            together = 0 if budget is None else how_many(budget)
             uneven = settings.get("noise_allocation") == "optimal"  # on trees
             settings.setdefault("protocol", None if uneven else exact_protocol(len(sizes), together))
         chosen = _built_plan(name, adapter.objective, topology, training, budget, settings)
@@ -292,17 +253,17 @@ def prepare(
         uncharged += accepted_delta(delta, units, chosen.adjacency, accept)
         if (large := delta_warning(delta, units, chosen.adjacency)) is not None:
             warnings.warn(large, stacklevel=3)
-    notes = [*(wording.uncharged(name) for name in uncharged), *notes]
-    if private.dataset is not None:
-        notes.append(ITEMS)
-    if public is not None and not scored:
-        notes.append(TEST)
-    if simulated:
-        notes.append(SIMULATED)
-    privacy = _with_notes(chosen.privacy(**({} if budget is None else budget.adversary)), notes)
-    others = [_with_notes(guarantee, notes) for guarantee in chosen.guarantees()]
+    stated = partial(
+        with_assumptions,
+        accepted=uncharged,
+        notes=notes if private.dataset is None else [*notes, ITEMS],
+        public_test=public is not None and held_out is None,
+        simulated=simulated,
+    )
+    privacy = stated(chosen.privacy(**({} if budget is None else budget.adversary)))
+    others = [stated(guarantee) for guarantee in chosen.guarantees()]
     guarantees = [privacy, *(guarantee for guarantee in others if guarantee != privacy)]
-    return PreparedFit(adapter, chosen, privacy, guarantees, uncharged, budget, private.columns, table.label)
+    return PreparedFit(adapter, chosen, privacy, guarantees, uncharged, budget)
 
 
 def _with_loader_batches(training: TrainingOptions, batch_size: int, n: int) -> tuple[TrainingOptions, str]:
@@ -319,8 +280,10 @@ def _with_loader_batches(training: TrainingOptions, batch_size: int, n: int) -> 
     )
 
 
-def _check_options(options: Mapping[str, object], algorithm: str, budget: Budget | None) -> None:
-    """Refuse an option that the algorithm does not have, and say where it belongs."""
+def _check_options(
+    options: Mapping[str, object], algorithm: str, budget: Budget | None, caller: Callable[..., object]
+) -> None:
+    """Refuse an option that neither the algorithm nor the calling function has, and say where it belongs."""
     known = set(plan_options(algorithm)) - {"objective", "sizes", "network"}
     for option in options:
         name = _OTHER_NAMES.get(option, option)
@@ -332,8 +295,8 @@ def _check_options(options: Mapping[str, object], algorithm: str, budget: Budget
         if called:
             raise InvalidInput(f"{called}write {name}=...")
         if name not in known:
-            near = did_you_mean(option, {*known, *_PLACES})
-            raise InvalidInput(f"fit has no option {option!r} for {algorithm}{near}.")
+            near = did_you_mean(option, {*known, *_PLACES, *signature(caller).parameters} - {"options"})
+            raise InvalidInput(f"{caller.__name__} has no option {option!r} for {algorithm}{near}.")
 
 
 def _table(data: object, label: str | Sequence[str] | None, group: str | Sites | None) -> TableData:
@@ -361,18 +324,8 @@ def _network(
     return as_network(network)
 
 
-def _parts(private: IngestedRecords, n: int, network: Network | None) -> list[np.ndarray]:
-    """Return the records of each node."""
-    if n == 1:
-        return [np.arange(private.n)]
-    if private.groups is not None:
-        return by_column(private.groups, None if network is None else network.node_names, n)
-    require_enough(private.n, n)
-    return np.array_split(np.random.default_rng(0).permutation(private.n), n)
-
-
 def _default_algorithm(adapter: ModelAdapter, training: TrainingOptions, budget: Budget | None) -> str:
-    """Return the method that needs no learning rate where it is at home: linear models, records hidden."""
+    """Return Newton steps, which need no learning rate, for linear models that hide records; else SGD."""
     newton = (
         isinstance(adapter, LinearAdapter)
         and budget is not None
@@ -417,18 +370,3 @@ def _built_plan(
     if budget is None:
         settings["noise_multiplier"] = training.noise_multiplier
     return build_plan(algorithm, settings, objective=objective, network=network, budget=budget)
-
-
-def _with_notes(guarantee: Guarantee, notes: Sequence[str]) -> Guarantee:
-    return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
-
-
-def _uncharged(
-    accept: Sequence[str], private: IngestedRecords, classes: Sequence[object] | None, scored: bool
-) -> tuple[str, ...]:
-    """Return what is read from private records and not charged, by name; the caller must accept it."""
-    columns = () if private.columns is None else private.columns.uncharged
-    read = {*columns, *private.uncharged} - {"held-out score"}
-    read |= {"class names"} if classes is None and "class names" in accept else set()
-    read |= {"held-out score"} if scored else set()
-    return check_accepted([name for name in accept if name != wording.LARGE_DELTA], sorted(read))

@@ -16,9 +16,9 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,22 +27,20 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sottovoce._validate import count, positive
-from sottovoce.accounting import wording
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan
-from sottovoce.algorithms.consensus_newton import newton_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.plan import Plan
-from sottovoce.data.base import Shards
-from sottovoce.data.ingest import check_accepted
-from sottovoce.data.partition import by_column, require_enough
-from sottovoce.data.tables import Classes, ClassNumbers
+from sottovoce.data.ingest import IngestedRecords, check_accepted
+from sottovoce.data.partition import to_nodes
+from sottovoce.data.tables import Classes, ClassNumbers, TableData
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network, as_network
-from sottovoce.models.adapters import SIMULATED
-from sottovoce.models.saved import LinearModel, probabilities
+from sottovoce.models.adapters import LinearAdapter, ModelOptions, adapt_model
+from sottovoce.models.linear_model import LinearModel, probabilities
+from sottovoce.models.prepared import with_assumptions
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
@@ -66,7 +64,6 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
 
     _loss = "logistic"
     _penalty = "l2"
-    _class_weights: ClassVar[tuple[float, ...] | None] = None
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -90,7 +87,8 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         y: np.ndarray,
         target_bound: float,
         groups: ArrayLike | None = None,
-        classes: int = 2,
+        classes: Sequence[object] | None = None,
+        options: ModelOptions | None = None,
         uncharged: Sequence[str] = (),
     ) -> None:
         solvers = SOLVERS if self.network is None else DECENTRALIZED
@@ -100,7 +98,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         if groups is not None and self.network is None:
             raise InvalidInput("groups say which node holds a record; give network=... with them.")
         positive(self.feature_norm, "feature_norm")
-        notes = [wording.uncharged(name) for name in check_accepted(self.accept, uncharged)]
+        accepted = check_accepted(self.accept, uncharged)
         if count(self.fits, "fits") == 1 and _inside_search():
             warnings.warn(
                 "This fit is one of several in a search or cross-validation; each spends the whole epsilon. "
@@ -108,15 +106,16 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
                 SearchSpendsBudget,
                 stacklevel=3,
             )
-        X = clip_rows(X, self.feature_norm)
-        if self.fit_intercept:
-            X = np.hstack([X, np.ones((len(X), 1))])
-        parts = None if self.network is None else self._parts(groups, len(y))
-        plan = self._plan(len(y), X.shape[1], target_bound, classes, parts)
-        guarantee = plan.privacy("central" if parts is None else None)
-        if self.random_state is not None:
-            notes.append(SIMULATED)
-        guarantee = replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
+        records = IngestedRecords(clip_rows(X, self.feature_norm), y, table=TableData(None, classes=classes))
+        parts = self._parts(groups, len(y))
+        penalty: dict[str, Any] = {self._penalty: self._weight(len(y))}
+        model = GLM(self._loss, **penalty)  # type: ignore[arg-type]
+        adapter = adapt_model(model, records, parts, options or ModelOptions(), intercept=self.fit_intercept)
+        assert isinstance(adapter, LinearAdapter)
+        plan = self._plan(adapter, target_bound)
+        guarantee = plan.privacy("central" if self.network is None else None)
+        simulated = self.random_state is not None
+        guarantee = with_assumptions(guarantee, accepted, public_test=False, simulated=simulated)
         before: Guarantee | None = vars(self).get("spent_privacy_")
         if before is not None and before.adjacency != guarantee.adjacency:
             raise InvalidInput(
@@ -124,8 +123,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
                 "cannot be added to that; make a new estimator and keep both accounts."
             )
         noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
-        data = (X, y) if parts is None else Shards.from_parts(X, y, parts)
-        coef = plan.run(data, noise, purpose="fit", guarantees=()).coef  # only the coefficients are read
+        result = plan.run(adapter.data, noise, purpose="fit", guarantees=())  # only coefficients are read
         self.plan_ = plan
         self.privacy_ = guarantee
         # announced fits that are still to come are charged beforehand, those beyond them as they come
@@ -133,8 +131,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         self.spent_privacy_ = guarantee if before is None else before + guarantee
         coming = self.fits - self.n_fits_
         self.total_privacy_ = self.spent_privacy_ + guarantee * coming if coming > 0 else self.spent_privacy_
-        several = classes if classes > 2 else None
-        linear = LinearModel.of_row(coef, self._loss, (), self.fit_intercept, several)
+        linear = adapter.model(result.coef)
         self.coef_, self.intercept_ = linear.coef, linear.intercept
         self.n_iter_ = plan.steps
 
@@ -149,29 +146,22 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
 
     def _parts(self, groups: ArrayLike | None, n: int) -> list[np.ndarray]:
         """Return which records each node holds: those of its group, or an even share."""
-        network = as_network(self.network)
-        if groups is None:
-            require_enough(n, network.n)
-            return np.array_split(np.arange(n), network.n)
-        if np.shape(groups) != (n,):
+        if groups is not None and np.shape(groups) != (n,):
             raise DataError(f"groups must hold one group per record ({n}), got shape {np.shape(groups)}.")
-        return by_column(groups, network.node_names, network.n)
+        network = None if self.network is None else as_network(self.network)
+        return [np.arange(n)] if network is None else to_nodes(n, network.n, groups, network.node_names)
 
     def _steps(self, dim: int) -> int:
         if self.steps is not None:
             return count(self.steps, "steps")
         return {"dp-cd": 20 * dim, "dp-gcd": min(20, 2 * dim), "admm": 30}.get(self._solver, 100)
 
-    def _plan(
-        self, n: int, dim: int, target_bound: float, classes: int, parts: list[np.ndarray] | None
-    ) -> Plan:
+    def _plan(self, adapter: LinearAdapter, target_bound: float) -> Plan:
         """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
-        solver, weight = self._solver, self._weight(n)
-        model: GLM | Softmax = GLM(self._loss, dim=dim, **{self._penalty: weight})  # type: ignore[arg-type]
+        solver, model, n, dim = self._solver, adapter.objective, sum(adapter.sizes), adapter.objective.dim
         largest = 0.5 if self._loss == "logistic" else target_bound
-        if classes > 2:
-            model, largest = Softmax(classes, l2=weight, dim=dim), math.sqrt(1 - 1 / classes)
-        model = replace(model, class_weight=self._class_weights, intercept=self.fit_intercept)
+        if isinstance(model, Softmax):
+            largest = math.sqrt(1 - 1 / model.classes)
         largest, curvature = largest * model.largest_weight, model.curvature
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
         # by default the largest gradient at w = 0
@@ -180,17 +170,19 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         # of coordinates: how large a feature can be, the intercept's last
         bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
         options: dict[str, object] = {"steps": self._steps(dim), "clip_norm": clip_norm}
-        if parts is not None:
-            options |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
+        central = self.network is None
+        budget = Budget(self.epsilon, self.delta, view="central" if central else None)
+        if not central:
+            options |= {"sizes": adapter.sizes, "learning_rate": gamma}
             if solver == "consensus-newton":
-                length = math.hypot(self.feature_norm, 1.0 if self.fit_intercept else 0.0)
+                adapter.feature_norm = math.hypot(self.feature_norm, 1.0 if self.fit_intercept else 0.0)
                 stated = {"clip_norm": self.clip_norm, "steps": self.steps}
-                suited = newton_options(model, n, self.epsilon, self.delta, length)
+                suited = adapter.newton_options(budget)
                 suited["clip_norm"] *= target_bound
                 options |= suited | {name: value for name, value in stated.items() if value is not None}
                 options["learning_rate"] = self.step_scale
             if registry.algorithm(solver).maskable:
-                options["protocol"] = exact_protocol(len(parts))
+                options["protocol"] = exact_protocol(len(adapter.sizes))
         elif solver == "dp-sgd":
             options |= {"batch_size": max(1.0, self.sample_rate * n), "learning_rate": gamma}
         elif solver == "admm":
@@ -201,18 +193,15 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             smoothness = tuple(curvature * bound**2 for bound in bounds)
             options |= {"step_scale": self.step_scale, "smoothness": smoothness}
             options["clip_norm"] = clip_norm * math.sqrt(dim)
-        network, view = None, None
-        if parts is None:
-            options["records"], view = n, "central"
-        else:
-            network = as_network(self.network)
-        budget = Budget(self.epsilon, self.delta, view=view)  # type: ignore[arg-type]
+        if central:
+            options["records"] = n
+        network = None if self.network is None else as_network(self.network)
         return build_plan(solver, options, objective=model, network=network, budget=budget, fits=self.fits)
 
     def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
         records = validate_data(self, X, reset=False, dtype=np.float64)
-        return np.asarray(clip_rows(records, self.feature_norm) @ self.coef_.T + self.intercept_)
+        return LinearModel(self.coef_, self.intercept_).scores(clip_rows(records, self.feature_norm))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -252,12 +241,10 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):
                 f"Only binary classification is supported by {self._loss} loss and {self._solver}, got "
                 f"{len(classes.values)} class labels; logistic loss and dp-sgd take several."
             )
-        numbers = classes.numbers(labels)
-        self._class_weights = classes.weights(self.class_weight, self.class_shares)  # type: ignore[misc]
         self.classes_ = np.array(classes.values)
-        targets = numbers.astype(float) if several else 2.0 * numbers - 1.0
+        options = ModelOptions(class_weight=self.class_weight, class_shares=self.class_shares)
         uncharged = ("class names",) if self.classes is None and "class names" in self.accept else ()
-        self._fit(records, targets, 1.0, groups, len(classes.values), uncharged)
+        self._fit(records, labels, 1.0, groups, classes.values, options, uncharged)
         return self
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:

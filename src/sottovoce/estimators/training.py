@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from sottovoce import _validate
 from sottovoce.accounting.budget import Budget
-from sottovoce.algorithms.consensus_newton import newton_options
 from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
-from sottovoce.data.tables import ClassNumbers, TableData
 from sottovoce.errors import InvalidInput
 from sottovoce.estimators.schedulers import TorchScheduler, scheduled_rates
-from sottovoce.models.adapters import LinearAdapter, Loss, ModelOptions
+from sottovoce.models.adapters import LinearAdapter, ModelOptions
 from sottovoce.objectives.base import Objective
-from sottovoce.runners.early_stopping import EarlyStopping
+from sottovoce.runners.stopping import EarlyStopping
 
 # options of torch optimizers: those that are not supported, and those that all groups share
 UNSUPPORTED = ("amsgrad", "maximize", "dampening", "centered")
@@ -38,7 +36,7 @@ class HasLayout(Protocol):
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(ModelOptions):
     """How a model is trained.
 
     Parameters
@@ -81,15 +79,8 @@ class TrainingOptions:
         None
     )
     optimizer: str | dict[str, Any] | Optimizer | TorchOptimizer = "sgd"
-    clip_norm: float | None = None
     noise_multiplier: float | None = None
-    loss: Loss = None
-    initial: Literal["keep", "reset"] = "keep"
     classes: Sequence[object] | None = None
-    class_weight: ClassNumbers | Literal["balanced"] | None = None
-    class_shares: ClassNumbers | None = None
-    physical_batch: int | None = None
-    device: str = "cpu"
     evaluate_every: int | None = None
     early_stopping: EarlyStopping | int | None = None
 
@@ -115,35 +106,13 @@ class TrainingOptions:
         rule = self.early_stopping
         return EarlyStopping(patience=rule) if isinstance(rule, int) else rule
 
-    def model_options(self, table: TableData, accept: Sequence[str]) -> ModelOptions:
-        """Return the options about the model and its labels."""
-        return ModelOptions(
-            loss=self.loss,
-            clip_norm=1.0 if self.clip_norm is None else self.clip_norm,
-            initial=self.initial,
-            classes=self.classes,
-            class_weight=self.class_weight,
-            class_shares=self.class_shares,
-            accept=tuple(accept),
-            label=table.label,
-            label_bounds=table.label_bounds,
-            common_bounds=table.common_bounds,
-            physical_batch=self.physical_batch,
-            device=self.device,
-        )
-
     @property
     def needs_rate(self) -> bool:
         """Whether these options name a method with a learning rate."""
         return self.learning_rate is not None or self.optimizer != "sgd"
 
-    def newton_options(
-        self, sizes: Sequence[int], adapter: LinearAdapter, budget: Budget
-    ) -> dict[str, object]:
+    def newton_options(self, adapter: LinearAdapter, budget: Budget) -> dict[str, object]:
         """Return the options of a `ConsensusNewton` plan, without noise; those not stated suit the budget."""
-        suited = newton_options(
-            adapter.objective, sum(sizes), budget.epsilon, budget.delta, adapter.feature_norm
-        )
         stated: dict[str, object] = {
             "clip_norm": self.clip_norm,
             "batch_size": self.batch_size,
@@ -151,9 +120,9 @@ class TrainingOptions:
             "optimizer": None if self.optimizer == "sgd" else self.optimizer,
         }
         if self.steps is not None or self.epochs is not None:
-            stated["steps"] = self.steps_for(sizes)
+            stated["steps"] = self.steps_for(adapter.sizes)
         stated = {name: value for name, value in stated.items() if value is not None}
-        return {**suited, "sizes": tuple(sizes), **stated}
+        return {**adapter.newton_options(budget), "sizes": adapter.sizes, **stated}
 
     def plan_options(self, sizes: Sequence[int], objective: Objective) -> dict[str, object]:
         """Return the options of a plan, without noise."""

@@ -1,6 +1,5 @@
 """Who can talk to whom: graph families, gossip weights, spectra and graph files, all as `Network`."""
 
-from sottovoce.graphs.coerce import as_network, takes_network
 from sottovoce.graphs.families import (
     complete,
     exponential,
@@ -16,7 +15,7 @@ from sottovoce.graphs.families import (
 )
 from sottovoce.graphs.files import from_edges
 from sottovoce.graphs.network import Network, Translations, from_matrix, metropolis, network_of
-from sottovoce.graphs.parsing import parse
+from sottovoce.graphs.parsing import as_network, parse, takes_network
 from sottovoce.graphs.random import erdos_renyi, geometric, random_connected, regular
 
 __all__ = [

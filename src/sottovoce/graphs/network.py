@@ -6,7 +6,7 @@ when it is made, and cannot be changed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -55,6 +55,16 @@ class Translations:
         """One unit step per factor: what these leave unchanged, every translation leaves unchanged."""
         return [int(np.prod(self.shape[k + 1 :])) for k in range(len(self.shape)) if self.shape[k] > 1]
 
+    def spread(self, first: np.ndarray) -> np.ndarray:
+        """Return [u, v] = first[u - v], the difference taken in the group: node 0's values, moved to all."""
+        index = np.zeros((1, 1), dtype=np.int32)  # [v, u], one factor after the other
+        for side in self.shape:
+            steps = np.arange(side, dtype=np.int32)
+            factor = (steps[None, :] - steps[:, None]) % side
+            pairs = index[:, None, :, None] * np.int32(side) + factor[None, :, None, :]
+            index = pairs.reshape(len(index) * side, len(index) * side)
+        return first[index].T
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network(NotebookDisplay):
@@ -66,9 +76,8 @@ class Network(NotebookDisplay):
     W : (n, n) gossip matrix, dense or sparse: symmetric to 1e-12, non-negative, rows summing to 1,
         no weight outside the edges and the diagonal, connected, and able to converge (a bipartite
         graph with an empty diagonal swaps its two halves for ever).
-    symmetry : for vertex-transitive families, ``symmetry(v)`` is a permutation p with ``p[0] = v`` and
-        ``W[p][:, p] == W``. Not checked here; its users check it (`leaves_unchanged`).
-    averaging : False admits a matrix that is not symmetric, whose rounds therefore do not keep the mean.
+    symmetry : the translations of a vertex-transitive family; checked when they are used (`translations`).
+    averaging : False admits a matrix that is not symmetric, whose rounds need not keep the mean.
 
     Examples
     --------
@@ -88,7 +97,7 @@ metropolis(graph) builds valid weights.
     W: sp.csr_array
     name: str = "network"
     node_names: tuple[Hashable, ...] | None = None
-    symmetry: Callable[[int], np.ndarray] | None = None
+    symmetry: Translations | None = None
     averaging: bool = True
 
     def __post_init__(self) -> None:
@@ -102,8 +111,7 @@ metropolis(graph) builds valid weights.
         node_names = None if self.node_names is None else tuple(self.node_names)
         if node_names is not None and len(set(node_names)) != W.shape[0]:
             raise GraphError(f"Expected {W.shape[0]} distinct names of nodes, got {len(set(node_names))}.")
-        for array in (edges, W.data, W.indices, W.indptr):
-            array.setflags(write=False)
+        _freeze(edges, W.data, W.indices, W.indptr)
         object.__setattr__(self, "W", W)
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "node_names", node_names)
@@ -115,6 +123,11 @@ metropolis(graph) builds valid weights.
         # through the constructor: a copy is checked and frozen like its original
         return Network, (self.edges, self.W, self.name, self.node_names, self.symmetry, self.averaging)
 
+    @cached_property
+    def keeps_mean(self) -> bool:
+        """Whether a round of gossip keeps the mean: columns sum to 1, as those of symmetric weights do."""
+        return self.averaging or bool(np.allclose(self.W.sum(axis=0), 1.0, rtol=0, atol=TOLERANCE))
+
     @property
     def n(self) -> int:
         """Number of nodes."""
@@ -124,15 +137,14 @@ metropolis(graph) builds valid weights.
     def adjacency(self) -> sp.csr_array:
         """(n, n) matrix of ones on the edges, no diagonal."""
         matrix = adjacency_matrix(self.edges, self.n)
-        for array in (matrix.data, matrix.indices, matrix.indptr):
-            array.setflags(write=False)
+        _freeze(matrix.data, matrix.indices, matrix.indptr)
         return matrix
 
     @cached_property
     def degrees(self) -> np.ndarray:
         """(n,) numbers of neighbors."""
         degrees = np.bincount(self.edges.ravel(), minlength=self.n)
-        degrees.setflags(write=False)
+        _freeze(degrees)
         return degrees
 
     def neighbors(self, v: int) -> np.ndarray:
@@ -210,12 +222,17 @@ metropolis(graph) builds valid weights.
         return other
 
     @cached_property
-    def _group(self) -> tuple[int, ...] | None:
-        """The shape of the translation group, once its generators are seen to leave W unchanged."""
-        if not isinstance(self.symmetry, Translations):
+    def translations(self) -> Translations | None:
+        """The translations in `symmetry`, once their generators are seen to leave W unchanged."""
+        moves = self.symmetry
+        if moves is None or int(np.prod(moves.shape)) != self.n:
             return None
-        moves = (self.symmetry(g) for g in self.symmetry.generators)
-        return self.symmetry.shape if all(self.leaves_unchanged(p) for p in moves) else None
+        return moves if all(self.leaves_unchanged(moves(g)) for g in moves.generators) else None
+
+    @property
+    def _group(self) -> tuple[int, ...] | None:
+        """The shape of the translation group."""
+        return None if self.translations is None else self.translations.shape
 
     def _require_averaging(self, what: str) -> None:
         if not self.averaging:
@@ -266,7 +283,7 @@ def network_of(
     name: str,
     weights: str = "metropolis",
     node_names: Sequence[Hashable] | None = None,
-    symmetry: Callable[[int], np.ndarray] | None = None,
+    symmetry: Translations | None = None,
 ) -> Network:
     """The network of ``n`` nodes with these edges and weights by rule; what every family calls last."""
     edges = canonical_edges(edges, n)
@@ -310,6 +327,11 @@ def component_labels(edges: np.ndarray, n: int) -> np.ndarray:
     u, v = edges[:, 0], edges[:, 1]
     half = sp.csr_array((np.ones(len(edges)), (u, v)), shape=(n, n))
     return connected_components(half, directed=False)[1].astype(np.int64)
+
+
+def _freeze(*arrays: np.ndarray) -> None:
+    for array in arrays:
+        array.setflags(write=False)
 
 
 def _as_csr(matrix: Matrix) -> sp.csr_array:

@@ -87,17 +87,6 @@ def weighted(adjacency: sp.csr_array, weights: str) -> sp.csr_array:
 
 
 def _with_diagonal(adjacency: sp.csr_array, off: np.ndarray, diagonal: np.ndarray) -> sp.csr_array:
-    """The adjacency pattern with values ``off`` and a diagonal put in, indices sorted."""
-    n = adjacency.shape[0]
-    degrees = np.diff(adjacency.indptr)
-    rows = np.repeat(np.arange(n, dtype=adjacency.indices.dtype), degrees)
-    # an entry right of the diagonal moves one place further than one left of it
-    place = np.arange(adjacency.nnz) + rows + (adjacency.indices > rows)
-    indptr = adjacency.indptr + np.arange(n + 1, dtype=adjacency.indptr.dtype)
-    below = np.bincount(rows, weights=adjacency.indices < rows, minlength=n).astype(np.int64)
-    middle = indptr[:-1] + below
-    indices = np.empty(adjacency.nnz + n, dtype=adjacency.indices.dtype)
-    data = np.empty(adjacency.nnz + n)
-    indices[place], data[place] = adjacency.indices, off
-    indices[middle], data[middle] = np.arange(n), diagonal
-    return sp.csr_array((data, indices, indptr), shape=(n, n))
+    """The adjacency pattern with values ``off`` and a positive diagonal put in, indices sorted."""
+    weights = sp.csr_array((off, adjacency.indices, adjacency.indptr), shape=adjacency.shape)
+    return sp.csr_array(weights + sp.diags_array(diagonal))

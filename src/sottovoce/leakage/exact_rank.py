@@ -14,40 +14,14 @@ from itertools import islice
 from math import isqrt
 
 import numpy as np
+from scipy import sparse
 
-from sottovoce.leakage.basis import RankMonitor
-from sottovoce.leakage.trace import AddNoise, AveragePair, ExactMatrix, ExecutionTrace, FillMemory, Observe
+from sottovoce.leakage.modular_linalg import PRIMES, ExactMatrix, RowSpace, rational_entries, residue
+from sottovoce.leakage.trace import AddNoise, AveragePair, ExecutionTrace, FillMemory, Observe
 
-FAINT_WEIGHT = 2.0**-12  # with a weight below it nothing is dropped without exact arithmetic
-CHECKED_OPERATIONS = 4e6  # residue operations (some milliseconds) spent on every drop
-CHECKED_FAINT_OPERATIONS = 1e9  # and on a drop with faint weights
 EXACT_WORK = 4e5  # rank * rank * coordinates up to which doubt is settled in exact arithmetic
 SPARE_BITS = 64  # binary digits that must be left after all that elimination can lose
 MOST_BITS = 1 << 14  # binary digits at which the exact form gives up
-
-
-def rank_is_certain(monitor: RankMonitor, trace: ExecutionTrace, rank: int) -> bool:
-    """Whether a floating recursion of this rank surely dropped nothing but rounding, and kept no rounding.
-
-    Where weights are not faint and a check would take long, a clear gap between what was kept and what was
-    dropped decides.
-    """
-    if monitor.doubtful or monitor.settled:
-        return monitor.settled
-    work = trace.work(rank + 1)
-    if rank == trace.coordinates - len(trace.known) or (work > CHECKED_OPERATIONS and not trace.faint):
-        return True
-    return work <= CHECKED_FAINT_OPERATIONS and len(independent_rows(trace)) == rank
-
-
-def exact_span_basis(trace: ExecutionTrace, rank: int) -> np.ndarray | None:
-    """Return a basis of the exact span, or None where that would take too long; ``rank`` is a guess."""
-    if trace.work(rank + 1) > CHECKED_FAINT_OPERATIONS:
-        return None
-    rows = independent_rows(trace)
-    if float(len(rows)) ** 2 * trace.coordinates > EXACT_WORK:
-        return None
-    return exact_basis(trace, rows)
 
 
 def independent_rows(trace: ExecutionTrace) -> list[int]:
@@ -56,20 +30,20 @@ def independent_rows(trace: ExecutionTrace) -> list[int]:
     Two primes of 31 bits decide: modulo a prime a rank can only fall, and it falls only if the prime divides
     every minor of full size; both must do so for a direction to be missed.
     """
-    from sottovoce.leakage.modular_linalg import PRIMES
-
     if not any(trace.observed):
         return []
     decide = _independent_powers if trace.fixed else _independent_observations
     return max((decide(trace, prime) for prime in PRIMES[:2]), key=len)
 
 
-def exact_basis(trace: ExecutionTrace, rows: Sequence[int] | None = None) -> np.ndarray | None:
+def exact_basis(trace: ExecutionTrace) -> np.ndarray | None:
     """Return an orthonormal basis (coordinates, rank) of all that is seen, or None where it would take ages.
 
     The rank is exact; the numbers are right to the last digits of double precision.
     """
-    chosen = independent_rows(trace) if rows is None else list(rows)
+    chosen = independent_rows(trace)
+    if float(len(chosen)) ** 2 * trace.coordinates > EXACT_WORK:
+        return None
     bits = 256
     while bits <= MOST_BITS:
         basis, lost = _orthogonal(trace, chosen, bits)
@@ -81,17 +55,25 @@ def exact_basis(trace: ExecutionTrace, rows: Sequence[int] | None = None) -> np.
     return None
 
 
-# ---- the run forwards, in residues or in whole numbers ----------------------------------------------------
+def _exact(trace: ExecutionTrace, matrix: sparse.csr_array) -> ExactMatrix:
+    """Return a matrix with its weights as the rational numbers that were meant."""
+    exact = trace.exact_matrices.get(id(matrix))
+    if exact is None or exact.source is not matrix:
+        exact = ExactMatrix(matrix, matrix.indptr, matrix.indices, rational_entries(matrix))
+        trace.exact_matrices[id(matrix)] = exact
+    return exact
+
+
+# ---- the run forwards, in residues, in whole numbers or in yes and no -------------------------------------
 
 
 class _PrimeField:
     """Residues modulo one prime, in uint64."""
 
+    dtype = np.uint64
+
     def __init__(self, prime: int) -> None:
         self._prime, self._modulus = prime, np.uint64(prime)
-
-    def zeros(self, rows: int, columns: int) -> np.ndarray:
-        return np.zeros((rows, columns), dtype=np.uint64)
 
     def scaled(self, rows: np.ndarray, factor: Fraction) -> np.ndarray:
         return np.asarray(rows * np.uint64(self.one(factor)) % self._modulus)
@@ -100,24 +82,19 @@ class _PrimeField:
         return np.asarray(sum(terms)) % self._modulus
 
     def one(self, factor: Fraction) -> int:
-        from sottovoce.leakage.modular_linalg import residue
-
         return residue(factor, self._prime)
 
-    def product(self, matrix: ExactMatrix, rows: np.ndarray) -> np.ndarray:
-        from sottovoce.leakage.modular_linalg import sparse_times
-
-        return sparse_times(matrix.indptr, matrix.indices, matrix.residues(self._prime), rows, self._prime)
+    def product(self, trace: ExecutionTrace, matrix: sparse.csr_array, rows: np.ndarray) -> np.ndarray:
+        return _exact(trace, matrix).times(rows, self._prime)
 
 
 class _Whole:
     """Whole numbers in units of ``2**-bits``; every product is rounded down to a unit."""
 
+    dtype = np.object_
+
     def __init__(self, bits: int) -> None:
         self._bits = bits
-
-    def zeros(self, rows: int, columns: int) -> np.ndarray:
-        return np.zeros((rows, columns), dtype=object)
 
     def scaled(self, rows: np.ndarray, factor: Fraction) -> np.ndarray:
         return np.asarray(rows * factor.numerator // factor.denominator)
@@ -128,8 +105,11 @@ class _Whole:
     def one(self, factor: Fraction) -> int:
         return (factor.numerator << self._bits) // factor.denominator
 
-    def product(self, matrix: ExactMatrix, rows: np.ndarray) -> np.ndarray:
-        after = self.zeros(*rows.shape)
+    def product(self, trace: ExecutionTrace, matrix: sparse.csr_array, rows: np.ndarray) -> np.ndarray:
+        return self.times(_exact(trace, matrix), rows)
+
+    def times(self, matrix: ExactMatrix, rows: np.ndarray) -> np.ndarray:
+        after = np.zeros_like(rows)
         for v in range(len(rows)):
             for e in range(int(matrix.indptr[v]), int(matrix.indptr[v + 1])):
                 weight, row = matrix.entries[e], rows[matrix.indices[e]]
@@ -138,10 +118,37 @@ class _Whole:
         return after
 
 
-def _observations(trace: ExecutionTrace, arithmetic: _Whole | _PrimeField) -> Iterator[np.ndarray]:
+class _Reach:
+    """Whether a coordinate can be in a row at all: nothing cancels, and every term counts."""
+
+    dtype = np.bool_
+
+    def scaled(self, rows: np.ndarray, factor: Fraction) -> np.ndarray:
+        return rows
+
+    def total(self, *terms: np.ndarray | int) -> np.ndarray:
+        return np.asarray(sum(terms)) > 0
+
+    def one(self, factor: Fraction) -> int:
+        return 1
+
+    def product(self, trace: ExecutionTrace, matrix: sparse.csr_array, rows: np.ndarray) -> np.ndarray:
+        return np.asarray((matrix != 0).astype(np.int64) @ rows.astype(np.int64)) > 0
+
+
+def reachable(trace: ExecutionTrace) -> np.ndarray:
+    """Return (coordinates,): which of them some seen row can hold."""
+    seen = np.zeros(trace.coordinates, dtype=bool)
+    for rows in _observations(trace, _Reach()):
+        seen |= rows.any(axis=0)
+    seen[list(trace.known)] = False
+    return seen
+
+
+def _observations(trace: ExecutionTrace, arithmetic: _PrimeField | _Whole | _Reach) -> Iterator[np.ndarray]:
     """Yield the rows that are seen in each round, as combinations of the coordinates."""
     n = trace.nodes
-    state = arithmetic.zeros(trace.size, trace.coordinates)
+    state = np.zeros((trace.size, trace.coordinates), dtype=arithmetic.dtype)
     for event in trace.events:
         if isinstance(event, Observe):
             yield state[list(event.nodes)]
@@ -155,7 +162,7 @@ def _observations(trace: ExecutionTrace, arithmetic: _Whole | _PrimeField) -> It
             state[n:] = arithmetic.scaled(state[:n], Fraction(event.factor))
         else:
             present, before = state[:n], state[n:]
-            state = arithmetic.product(trace.exact(event.matrix), present)
+            state = arithmetic.product(trace, event.matrix, present)
             if event.memory is not None:
                 mixed, scaled = state, arithmetic.scaled
                 a, b, c, d, e = (Fraction(x) for part in event.memory for x in part)
@@ -165,8 +172,6 @@ def _observations(trace: ExecutionTrace, arithmetic: _Whole | _PrimeField) -> It
 
 
 def _independent_observations(trace: ExecutionTrace, prime: int) -> list[int]:
-    from sottovoce.leakage.modular_linalg import RowSpace
-
     space = RowSpace(trace.coordinates, prime)
     independent: list[int] = []
     number = 0
@@ -182,13 +187,11 @@ def _independent_observations(trace: ExecutionTrace, prime: int) -> list[int]:
 
 def _independent_powers(trace: ExecutionTrace, prime: int) -> list[int]:
     """Return the independent rows of a fixed trace: only new rows of a round bring new ones in the next."""
-    from sottovoce.leakage.modular_linalg import RowSpace
-
-    space, field = RowSpace(trace.coordinates, prime), _PrimeField(prime)
+    space = RowSpace(trace.coordinates, prime)
     nodes, rounds = trace.observed[0], len(trace.observed)
     active = np.arange(len(nodes))
     rows = np.eye(trace.coordinates, dtype=np.uint64)[list(nodes)]
-    transposed = trace.exact(trace.matrix).transposed
+    transposed = _exact(trace, trace.matrix).transposed
     independent: list[int] = []
     for k in range(rounds):
         rows[:, list(trace.known)] = 0  # what is known of a row, and all that comes of it, is seen anyway
@@ -197,7 +200,7 @@ def _independent_powers(trace: ExecutionTrace, prime: int) -> list[int]:
         if k + 1 == rounds or not len(new) or space.rank == trace.coordinates - len(trace.known):
             break
         active = active[new]
-        rows = field.product(transposed, np.ascontiguousarray(space.newest(len(new)).T)).T
+        rows = transposed.times(np.ascontiguousarray(space.newest(len(new)).T), prime).T
     return independent
 
 
@@ -211,16 +214,16 @@ def _chosen_rows(trace: ExecutionTrace, chosen: Sequence[int], bits: int) -> Ite
     if not wanted:
         return
     # row w of the k-th power of the matrix is column w of the k-th power of its transpose
-    nodes, transposed = trace.observed[0], trace.exact(trace.matrix).transposed
+    nodes, transposed = trace.observed[0], _exact(trace, trace.matrix).transposed
     last = {number % len(nodes): number // len(nodes) for number in chosen}
     active = sorted(last)
-    columns = whole.zeros(trace.coordinates, len(active))
+    columns = np.zeros((trace.coordinates, len(active)), dtype=whole.dtype)
     columns[[nodes[i] for i in active], np.arange(len(active))] = whole.one(Fraction(1))
     for k in range(max(last.values()) + 1):
         yield from (columns[:, j] for j, i in enumerate(active) if k * len(nodes) + i in wanted)
         remain = [j for j, i in enumerate(active) if last[i] > k]
         active = [active[j] for j in remain]
-        columns = whole.product(transposed, columns[:, remain])
+        columns = whole.times(transposed, columns[:, remain])
 
 
 def _orthogonal(

@@ -2,25 +2,23 @@
 
 Rows of what an observer sees become parallel as a protocol converges, so floating point cannot always say
 whether a node is determined. Gossip weights are rational numbers, and the rank of a rational matrix modulo a
-prime is its true rank except for the few primes that divide certain minors: two primes decide, and many
-primes with the Chinese remainder give the rational coefficients themselves. All primes are ``2**31 - c`` with
-small ``c``: a product fits in 64 bits and is reduced by two shifts, without division.
+prime is its true rank except for the few primes that divide certain minors: two primes decide. All primes
+are ``2**31 - c`` with small ``c``: a product fits in 64 bits and is reduced by two shifts, without division.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isqrt
+from functools import cached_property
 
 import numpy as np
 from numba import njit
 from scipy import sparse
 
-_OFFSETS = (1, 19, 61, 69, 85, 99, 105, 151, 159, 171)
-PRIMES: tuple[int, ...] = tuple(2**31 - c for c in _OFFSETS)
-_LARGEST_OFFSET = 2**11  # two folds of a 62-bit product stay below 2 p up to here
-
+# two folds of a 62-bit product stay below 2 p for offsets up to 2^11
+PRIMES = tuple(2**31 - offset for offset in (1, 19, 61, 69, 85, 99, 105, 151, 159, 171))
 
 Residues = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, indices and residues of a csr matrix
 
@@ -75,6 +73,31 @@ class RowSpace:
         return pivots[np.count_nonzero(rows, axis=1) == 1].tolist()
 
 
+@dataclass(frozen=True, eq=False)
+class ExactMatrix:
+    """A sparse matrix in exact numbers: its csr pattern and its fractions."""
+
+    source: sparse.csr_array
+    indptr: np.ndarray
+    indices: np.ndarray
+    entries: list[Fraction]
+    _residues: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def transposed(self) -> ExactMatrix:
+        """The transpose, with the same fractions."""
+        numbers = np.arange(1.0, len(self.entries) + 1)
+        moved = sparse.csr_array((numbers, self.indices, self.indptr), shape=self.source.shape).T.tocsr()
+        entries = [self.entries[int(number) - 1] for number in moved.data]
+        return ExactMatrix(self.source, moved.indptr, moved.indices, entries)
+
+    def times(self, rows: np.ndarray, prime: int) -> np.ndarray:
+        """Return the matrix times rows of residues modulo a prime."""
+        if prime not in self._residues:
+            self._residues[prime] = residues(self.entries, prime)
+        return sparse_times(self.indptr, self.indices, self._residues[prime], rows, prime)
+
+
 def rational_entries(matrix: sparse.csr_array) -> list[Fraction]:
     """Return the stored entries of a sparse matrix as the rational numbers that were meant.
 
@@ -110,36 +133,6 @@ def residues(entries: Sequence[Fraction], prime: int) -> np.ndarray:
 def residue(value: Fraction, prime: int) -> int:
     """Return a fraction modulo a prime."""
     return value.numerator * pow(value.denominator, -1, prime) % prime
-
-
-def rational_from_residues(values: Sequence[int], primes: Sequence[int]) -> Fraction | None:
-    """Return the fraction with these residues and the least height, or None if there is no small one."""
-    x, modulus = 0, 1
-    for value, prime in zip(values, primes, strict=True):
-        x += modulus * ((value - x) * pow(modulus, -1, prime) % prime)
-        modulus *= prime
-    bound = isqrt(modulus // 2)
-    r0, r1, s0, s1 = modulus, x, 0, 1
-    while r1 > bound:
-        quotient = r0 // r1
-        r0, r1, s0, s1 = r1, r0 - quotient * r1, s1, s0 - quotient * s1
-    if s1 == 0 or abs(s1) > bound:
-        return None
-    return Fraction(r1, s1)
-
-
-def primes_below() -> Iterator[int]:
-    """Yield the primes ``2**31 - c`` with ``c`` below 2048, largest first."""
-    largest = 2**31
-    sieve = np.ones(isqrt(largest) + 1, dtype=bool)
-    sieve[:2] = False
-    for i in range(2, isqrt(len(sieve)) + 1):
-        if sieve[i]:
-            sieve[i * i :: i] = False
-    small = np.flatnonzero(sieve)
-    for candidate in range(largest - 1, largest - _LARGEST_OFFSET, -2):
-        if (candidate % small).all():
-            yield candidate
 
 
 def _nearest(value: float) -> Fraction | None:

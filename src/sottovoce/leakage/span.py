@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.leakage.basis import Basis, RankMonitor, krylov_basis, orthonormal
-from sottovoce.leakage.exact_rank import exact_span_basis, rank_is_certain
-from sottovoce.leakage.trace import AddNoise, ApplyMatrix, AveragePair, ExecutionTrace, Observe
+from sottovoce.leakage.trace import ApplyMatrix, AveragePair, ExecutionTrace, Observe
 
 RESOLVED = 1e-9  # rounding errors in the leakage up to this are ignored, up to COARSE they are added to it
 COARSE = 0.02
-
-Messages = Sequence[tuple[int, int]]  # (round, sender) of every row that an observer receives
+CHECKED_OPERATIONS = 4e6  # residue operations (some milliseconds) spent on every drop
+CHECKED_FAINT_OPERATIONS = 1e9  # and on a drop with faint weights
 
 
 @dataclass(frozen=True)
@@ -31,44 +30,35 @@ class Span:
 
 
 def pull_back(
-    trace: ExecutionTrace,
-    messages: Messages | None = None,
-    values: np.ndarray | None = None,
-    disturb: np.random.Generator | None = None,
+    trace: ExecutionTrace, values: np.ndarray | None = None, disturb: np.random.Generator | None = None
 ) -> Basis:
     """Return all that is seen as functionals of the noises, by the backward recursion over the rounds.
 
     Each round adds the rows seen in it, then the basis is made orthonormal again, so that no direction fades
-    away. ``messages`` replaces the observations of the trace, and ``values`` (one row each) makes the basis
-    know its numbers; ``disturb`` changes every number by about 1e-14.
+    away. With ``values``, one row for each that is seen, the basis knows its numbers; ``disturb`` changes
+    every number by about 1e-14.
     """
     basis = Basis(trace.size, 0 if values is None else values.shape[1])
-    rows_of: dict[int, list[int]] = {}
-    for row, (t, _) in enumerate(messages or ()):
-        rows_of.setdefault(t, []).append(row)
-    t = len(trace.observed)
+    end = sum(map(len, trace.observed))
     for event in reversed(trace.events):
         if not isinstance(event, Observe):
             basis.step_back(event)
             continue
-        t -= 1
         if disturb is not None:
             basis.columns = basis.columns * (1 + 1e-14 * disturb.standard_normal(basis.columns.shape))
-        if messages is None:
-            basis.add_unit(event.nodes)
-        else:
-            rows = rows_of.get(t, [])
-            basis.add_unit([messages[r][1] for r in rows], None if values is None else values[rows])
+        start = end - len(event.nodes)
+        basis.add_unit(event.nodes, None if values is None else values[start:end])
+        end = start
     return basis
 
 
-def decode(trace: ExecutionTrace, messages: Messages, values: np.ndarray) -> np.ndarray:
-    """Return the minimum-norm estimate (n, dim) of all first rows from the values of the messages."""
-    basis = pull_back(trace, messages, values)
+def decode(trace: ExecutionTrace, values: np.ndarray) -> np.ndarray:
+    """Return the minimum-norm estimate (n, dim) of all first rows from the values of the rows seen."""
+    basis = pull_back(trace, values)
     return np.asarray(basis.columns[: trace.nodes] @ basis.values)
 
 
-def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
+def observed_span(trace: ExecutionTrace) -> Span:
     """Return the span of all that is seen, or a wider one where floating point cannot decide.
 
     A round that nearly loses a direction passes its rounding error on, enlarged, until it may reach the
@@ -77,20 +67,20 @@ def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
     direction may have been lost, or much precision, and the trace is small, exact arithmetic decides.
     """
     n = trace.nodes
-    basis = pull_back(trace, messages)
+    basis = pull_back(trace)
     columns = without_known(basis.columns, trace.known, basis.monitor)
-    sure = rank_is_certain(basis.monitor, trace, columns.shape[1])
+    sure = _rank_is_certain(basis.monitor, trace, columns.shape[1])
     rounding_error = 0.0
     if sure and len(trace.observed) >= 3:
-        again = pull_back(trace, messages, disturb=np.random.default_rng(0))
+        again = pull_back(trace, disturb=np.random.default_rng(0))
         disturbed = without_known(again.columns, trace.known)
         shares = [np.einsum("ij,ij->i", c[:n], c[:n]) for c in (columns, disturbed)]
         rounding_error = 10 * float(np.abs(shares[0] - shares[1]).max())
     if sure and rounding_error <= RESOLVED:
         return Span(columns)
-    exact = exact_span_basis(trace, columns.shape[1])
+    exact = _exact_span(trace, columns.shape[1])
     if exact is not None:
-        return Span(exact)
+        return exact
     if trace.size > n:  # with memory there is no wider recursion
         if sure and rounding_error <= COARSE:
             return Span(columns, rounding_error, rounded_up=True)
@@ -126,35 +116,42 @@ def output_span(trace: ExecutionTrace) -> Span:
 
 def certain_span(trace: ExecutionTrace, columns: np.ndarray, monitor: RankMonitor) -> Span | None:
     """Return the span of these columns if it is certain, else the exact one; None if that takes too long."""
-    if rank_is_certain(monitor, trace, columns.shape[1]):
+    if _rank_is_certain(monitor, trace, columns.shape[1]):
         return Span(columns)
-    exact = exact_span_basis(trace, columns.shape[1])
-    return None if exact is None else Span(exact)
+    return _exact_span(trace, columns.shape[1])
+
+
+def _rank_is_certain(monitor: RankMonitor, trace: ExecutionTrace, rank: int) -> bool:
+    """Whether a floating recursion of this rank surely dropped nothing but rounding, and kept no rounding.
+
+    Where weights are not faint and a check would take long, a clear gap between what was kept and what was
+    dropped decides.
+    """
+    if monitor.doubtful or monitor.settled:
+        return monitor.settled
+    work = trace.work(rank + 1)
+    if rank == trace.coordinates - len(trace.known) or (work > CHECKED_OPERATIONS and not trace.faint):
+        return True
+    from sottovoce.leakage.exact_rank import independent_rows  # compiled code: loaded when needed
+
+    return work <= CHECKED_FAINT_OPERATIONS and len(independent_rows(trace)) == rank
+
+
+def _exact_span(trace: ExecutionTrace, rank: int) -> Span | None:
+    """Return the exact span, or None where that would take too long; ``rank`` is a guess."""
+    if trace.work(rank + 1) > CHECKED_FAINT_OPERATIONS:
+        return None
+    from sottovoce.leakage.exact_rank import exact_basis
+
+    basis = exact_basis(trace)
+    return None if basis is None else Span(basis)
 
 
 def reachable_span(trace: ExecutionTrace) -> Span:
     """Return the span of all values that any seen row can hold: the last resort, rounded up."""
-    n = trace.nodes
-    holds = np.zeros((trace.size, n), dtype=bool)
-    seen = np.zeros(n, dtype=bool)
-    for event in trace.events:
-        if isinstance(event, Observe):
-            seen |= holds[list(event.nodes)].any(axis=0)
-        elif isinstance(event, ApplyMatrix):
-            mixed = np.asarray((event.matrix != 0).astype(np.int64) @ holds[:n].astype(np.int64)) > 0
-            if event.memory is not None:
-                every = mixed | holds[:n] | holds[n:]
-                mixed = np.concatenate([mixed | holds[n:], every])
-            holds = mixed
-        elif isinstance(event, AveragePair):
-            holds[[event.one, event.other]] = holds[event.one] | holds[event.other]
-        elif isinstance(event, AddNoise):
-            if event.offset == 0:
-                holds[:n] |= np.eye(n, dtype=bool)
-        else:
-            holds[n:] |= holds[:n]
-    seen[[k for k in trace.known if k < n]] = False
-    return Span(np.eye(n)[:, seen], rounded_up=True)
+    from sottovoce.leakage.exact_rank import reachable
+
+    return Span(np.eye(trace.nodes)[:, reachable(trace)[: trace.nodes]], rounded_up=True)
 
 
 def _wider_basis(trace: ExecutionTrace, monitor: RankMonitor) -> np.ndarray:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
 from scipy import sparse
+
+if TYPE_CHECKING:
+    from sottovoce.leakage.modular_linalg import ExactMatrix
+
+FAINT_WEIGHT = 2.0**-12  # with a weight below it nothing is dropped without exact arithmetic
 
 
 @dataclass(frozen=True)
@@ -69,33 +72,6 @@ Event = Observe | ApplyMatrix | AveragePair | AddNoise | FillMemory
 
 
 @dataclass(frozen=True, eq=False)
-class ExactMatrix:
-    """A sparse matrix in exact numbers: its csr pattern and its fractions."""
-
-    source: sparse.csr_array
-    indptr: np.ndarray
-    indices: np.ndarray
-    entries: list[Fraction]
-    _residues: dict[int, np.ndarray] = field(default_factory=dict)
-
-    @cached_property
-    def transposed(self) -> ExactMatrix:
-        """The transpose, with the same fractions."""
-        numbers = np.arange(1.0, len(self.entries) + 1)
-        moved = sparse.csr_array((numbers, self.indices, self.indptr), shape=self.source.shape).T.tocsr()
-        entries = [self.entries[int(number) - 1] for number in moved.data]
-        return ExactMatrix(self.source, moved.indptr, moved.indices, entries)
-
-    def residues(self, prime: int) -> np.ndarray:
-        """Return the entries modulo a prime."""
-        from sottovoce.leakage.modular_linalg import residues
-
-        if prime not in self._residues:
-            self._residues[prime] = residues(self.entries, prime)
-        return self._residues[prime]
-
-
-@dataclass(frozen=True, eq=False)
 class ExecutionTrace:
     """A run as functionals of independent coordinates; the first event adds the first noise of all nodes.
 
@@ -133,13 +109,3 @@ class ExecutionTrace:
             return float(self.coordinates) * rank * rank
         mixing = sum(event.matrix.nnz if isinstance(event, ApplyMatrix) else 2 for event in self.events)
         return float(self.coordinates) * (mixing + rank * sum(map(len, self.observed)))
-
-    def exact(self, matrix: sparse.csr_array) -> ExactMatrix:
-        """Return a matrix with its weights as the rational numbers that were meant."""
-        from sottovoce.leakage.modular_linalg import rational_entries  # compiled code: loaded when needed
-
-        exact = self.exact_matrices.get(id(matrix))
-        if exact is None or exact.source is not matrix:
-            exact = ExactMatrix(matrix, matrix.indptr, matrix.indices, rational_entries(matrix))
-            self.exact_matrices[id(matrix)] = exact
-        return exact

@@ -5,6 +5,8 @@ it is sent; `store` has what a peer writes to it and reads back. `lifetime` hold
 about a population as acts that add up to a `balance`, each run or training as one `Charge`; `cost` asks
 the accountant what a charge costs, and `charge` charges a run on this machine.
 
+To follow a charge, begin with `charge`.
+
 The *head* is the number of rows and the hash of the newest. A chain
 cannot show that its newest rows are missing, so the head is also kept elsewhere, and a ledger that does not
 contain it was restored from a backup. It is kept in a *head file* in the state folder, in a second head file

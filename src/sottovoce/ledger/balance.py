@@ -48,7 +48,8 @@ class LifetimeBudget:
     """The most that one population may ever spend: epsilon at delta, under one adjacency, against one view.
 
     ``view`` is ``"local"`` (whatever all others do), ``"outsider"``, ``"network"`` (one member in every run)
-    or ``"colluders:c"`` (any c members in every run). A weaker adversary than one member accepts no budget.
+    or ``"colluders:c"`` (any c members in every run). No budget can be set against named members
+    or against somebody who sees results only.
     """
 
     epsilon: float
@@ -290,17 +291,21 @@ class Acts:
             )
         return name
 
-    def parent(self, new: Charge) -> Charge | None:
-        """Return the newest known run that ``new`` continues."""
-        return next((self.runs[run_id] for run_id in new.continues if run_id in self.runs), None)
+    def begun(self, new: Charge) -> Charge | None:
+        """Return the known run that ``new`` is, or else the newest that it continues."""
+        runs = self.runs
+        known = next((runs[run_id] for run_id in (new.run_id, *new.continues) if run_id in runs), None)
+        if known is not None and new.population not in ("", known.population):
+            raise ConfigError(
+                f"The run {known.run_id[:16]} is charged to the population {known.population}, got "
+                f"{new.population}; a run stays with the population it began with."
+            )
+        return known
 
     def population_of(self, new: Charge) -> str:
         """Return the population that ``new`` is charged to; a membership change does not change it."""
-        parent = self.parent(new)
-        if parent is None:
-            return self.named(new.population or None)
-        require_population(parent, new)
-        return parent.population
+        known = self.begun(new)
+        return self.named(new.population or None) if known is None else known.population
 
     def forecast(self, new: Charge | None, population: str) -> list[Row]:
         """Return for each lifetime budget what is spent, what ``new`` adds, and the total."""
@@ -329,17 +334,38 @@ class Acts:
         self.add(charge_to_row(new))
         return budgets
 
-    def resume(self, known: Charge, new: Charge) -> None:
-        """Require that a known run continues as it was charged."""
-        if known.status == "closed":
-            raise run_closed(new.run_id)
-        require_population(known, new)
-        if not covers(known, new):
+    def charge_run(self, new: Charge, closing: Iterable[RunClosure]) -> Charge:
+        """Add the charge of a run and the ends of those it continues, or return the charge of a known run."""
+        known = self.runs.get(new.run_id)
+        if known is not None:
+            self.require_open(new.run_id)
+        new = replace(new, population=self.population_of(new))
+        if known is not None and not covers(known, new):
             raise ConfigError(
                 f"The run {new.run_id[:16]} was charged for other releases than it would make now; continue "
                 "with the version of the program that began it."
             )
-        require_same_records(known, new)
+        begun = self.begun(new)
+        if begun is not None and new.records != begun.records:
+            raise DataError(
+                f"The records differ from those the run {begun.run_id[:16]} began with; restore the file, or "
+                "agree on a new run."
+            )
+        if known is not None:
+            return known
+        for each in closing:
+            self.close(each)
+        self.charge(new)
+        return new
+
+    def require_open(self, run_id: str) -> Charge:
+        """Return the charge of a known run that may still send."""
+        known = self.known_run(run_id)
+        if known.status == "closed":
+            raise ConfigError(
+                f"The run {run_id[:16]} was closed in this member's lifetime ledger; agree on a new run."
+            )
+        return known
 
     def close(self, closure: RunClosure) -> None:
         """Add the end of a run."""
@@ -415,29 +441,6 @@ def read_acts(path: Path) -> Acts:
 def canonical_json(row: Mapping[str, object]) -> bytes:
     """Return a row as it is written."""
     return json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def run_closed(run_id: str) -> ConfigError:
-    """Return the error for a run that is over."""
-    return ConfigError(
-        f"The run {run_id[:16]} was closed in this member's lifetime ledger; agree on a new run."
-    )
-
-
-def require_population(known: Charge, new: Charge) -> None:
-    """Raise if ``new`` names another population than the run that it is, or continues."""
-    if new.population not in ("", known.population):
-        raise ConfigError(
-            f"The run {known.run_id[:16]} is charged to the population {known.population}, got "
-            f"{new.population}; a run stays with the population it began with."
-        )
-
-
-def require_same_records(known: Charge, new: Charge) -> None:
-    """Raise if the records differ from those that a run, or the one it continues, began with."""
-    if new.records != known.records:
-        began = f"The records differ from those the run {known.run_id[:16]} began with"
-        raise DataError(f"{began}; restore the file, or agree on a new run.")
 
 
 def one_line(text: str, what: str) -> str:

@@ -49,8 +49,8 @@ def written(contents: Iterable[bytes]) -> bytes:
 def read_lines(path: Path) -> Iterator[Line]:
     """Yield the lines that fit the chain; ValueError for one that does not, unless it is the last.
 
-    A crash can leave a last line half written. It was never acknowledged, so nothing was sent for it; who
-    appends lines compares the end of the last whole one with the size of the file.
+    A crash can leave a last line half written, and zeros that were written ahead may follow. It was never
+    acknowledged, so nothing was sent for it; who adds lines continues at the end of the last whole one.
     """
     head, end = MAGIC, 0
     with open(path, "rb") as file:
@@ -58,7 +58,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             content = line[_HASH + 1 : -1]
             whole, digest = chained(head, content)
             if whole != line:
-                if file.read(1):
+                if any(rest.strip(b"\0") for rest in file):
                     raise ValueError(f"row {number} does not fit the chain")
                 return
             yield Line(content, digest, end, end + len(line))

@@ -7,6 +7,7 @@ their runs start, by `sottovoce.peers.member_directory`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from pathlib import Path
@@ -22,8 +23,8 @@ from sottovoce.ledger.lifetime import LifetimeLedger
 CHARGE_FILE, _CURRENT = "charge.json", "current.json"
 
 
-class ChargedTraining:
-    """A training that was charged, and how far its checkpoints have come; `charge` makes one.
+class ChargedRun:
+    """A run that was charged, and how far its checkpoints have come; `charge` makes one.
 
     ``summary`` has the population and the lifetime budgets after the charge.
     """
@@ -39,7 +40,7 @@ class ChargedTraining:
         self._saved = step
 
     def done(self, step: int) -> None:
-        """Record that the result was returned: an older checkpoint is from now on another training."""
+        """Record that the result was returned: an older checkpoint is from now on another run."""
         self._write(step)
 
     def _write(self, step: int) -> None:
@@ -55,7 +56,7 @@ def charge(
     *,
     population: str | None = None,
     checkpoint: str | Path | None = None,
-) -> ChargedTraining | None:
+) -> ChargedRun | None:
     """Charge a run with protective noise to a lifetime ledger; None if this machine has none.
 
     ``what`` is the run in words ("fit of dp-sgd"), which the officer reads. The charge is noted in the folder
@@ -79,11 +80,16 @@ def charge(
     guarantees = lifetime_guarantees(plan, ledger.views(population))
     folder = None if checkpoint is None else Path(checkpoint)
     name = _training_name(folder, ledger) if folder is not None else ""
-    summary = ledger.charge(population, _busiest(plan), what, guarantees, training=name)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / CHARGE_FILE, json.dumps({"training": name}) + "\n", mode=0o600)
-    return ChargedTraining(ledger, name, summary, _checkpoint_step(folder))
+    with contextlib.ExitStack() as undo:
+        if folder is not None:  # before the charge, which an unwritable folder must not cost
+            new = not folder.exists()
+            note = atomic_write(folder / CHARGE_FILE, json.dumps({"training": name}) + "\n", mode=0o600)
+            if new:
+                undo.callback(folder.rmdir)
+                undo.callback(note.unlink)
+        summary = ledger.charge(population, _busiest(plan), what, guarantees, training=name)
+        undo.pop_all()
+    return ChargedRun(ledger, name, summary, _checkpoint_step(folder))
 
 
 def _busiest(plan: AccountablePlan) -> list[Release]:

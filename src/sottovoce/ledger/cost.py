@@ -28,7 +28,7 @@ def _no_schedule(k: int) -> Protocol:
 
 @dataclass(frozen=True)
 class OwnReleases:
-    """Releases in the form the accountant reads; by default whoever looks sees all of them in full."""
+    """Releases as a plan that `account` reads; by default every adversary sees all of them in full."""
 
     n: int
     adjacency: str
@@ -103,12 +103,20 @@ def lifetime_guarantees(
     else:
         guarantees = [account(plan, "local", user=user)]
         for view in dict.fromkeys(views):
-            members = colluders_of(view) or int(view == "network")
-            if view != "local" and members < plan.n:
-                guarantees.append(account(plan, user=user, label=label, **_question(view)))
+            colluders = colluders_of(view)
+            if view != "local" and (colluders or int(view == "network")) < plan.n:
+                against: dict[str, Any] = {"view": view.partition(":")[0]}
+                if colluders:
+                    against["colluders"] = colluders
+                guarantees.append(account(plan, user=user, label=label, **against))
     other = _OTHER_RECORD_LEVEL.get(plan.adjacency)
     if other is not None:
-        guarantees.append(account(_restated_releases(seen_in_full, other), "local", user=user))
+
+        def restated(agent: int) -> list[Release]:
+            return [_restated(each, other) for each in plan.releases(agent)]
+
+        also = replace(seen_in_full, adjacency=other, releases=restated)
+        guarantees.append(account(also, "local", user=user))
     return tuple(guarantees)
 
 
@@ -127,21 +135,8 @@ def guarantees_of_releases(releases: Iterable[Release], user: int | None = None)
     return lifetime_guarantees(alone, (), user=user)
 
 
-def _question(view: str) -> dict[str, Any]:
-    count = colluders_of(view)
-    return {"view": view} if count is None else {"view": "colluders", "colluders": count}
-
-
-def _restated_releases(stated: OwnReleases, adjacency: str) -> OwnReleases:
-    """Return the same releases under the other record-level adjacency."""
-
-    def releases(agent: int) -> list[Release]:
-        return [_restated(each, adjacency) for each in stated.releases(agent)]
-
-    return replace(stated, adjacency=adjacency, releases=releases)
-
-
 def _restated(release: Release, adjacency: str) -> Release:
+    """Return the same release under the other record-level adjacency."""
     if adjacency == "replace-one":  # one removed and one added: it moves at most twice as far
         return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
     # Removing a record moves a release no further than replacing one. With sampling, replace-one already

@@ -2,7 +2,7 @@
 
 A run ledger knows one run; people live longer than runs. The lifetime ledger is a file of chained rows
 (`sottovoce.ledger.chain`), one act each: a population is opened with its lifetime budgets, a run is charged
-in full before its first message is drawn, a budget is changed, a run is closed. There are two copies, one in
+in full before its first noise is drawn, a budget is changed, a run is closed. There are two copies, one in
 the member directory and one outside it, so that a directory restored from a backup is noticed. Any doubt is
 an error, and then nothing is charged or sent.
 """
@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +33,6 @@ from sottovoce.ledger.balance import (
     covers,
     one_line,
     read_acts,
-    require_same_records,
-    run_closed,
 )
 from sottovoce.ledger.chain import exclusive, explained, written
 
@@ -121,7 +119,7 @@ class LifetimeLedger:
             self._write(acts)
 
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
-        """Name a population and its lifetime budgets; the officer answers for who belongs to it."""
+        """Name a population and its lifetime budgets; nothing checks who belongs to it."""
         name, budgets = one_line(name, "a population's name"), tuple(budgets)
         if not budgets or len({budget.kind for budget in budgets}) < len(budgets):
             raise InvalidInput(f"{name} needs one lifetime budget per adjacency and view, got {budgets}.")
@@ -172,18 +170,7 @@ class LifetimeLedger:
         this run is refused.
         """
         with self._changing() as acts:
-            known = acts.runs.get(new.run_id)
-            if known is not None:
-                acts.resume(known, new)
-                return known
-            parent = acts.parent(new)
-            new = replace(new, population=acts.population_of(new))
-            if parent is not None:
-                require_same_records(parent, new)
-            for each in closing:
-                acts.close(each)
-            acts.charge(new)
-            return new
+            return acts.charge_run(new, closing)
 
     def start(self, run_id: str) -> None:
         """Record that the ledger of a run exists: from now on it may send, and a missing ledger is an error.
@@ -191,10 +178,7 @@ class LifetimeLedger:
         A run that was closed meanwhile may not send: closing counted what its ledger held.
         """
         with self._changing() as acts:
-            status = acts.known_run(run_id).status
-            if status == "closed":
-                raise run_closed(run_id)
-            if status == "charged":
+            if acts.require_open(run_id).status == "charged":
                 acts.add({"act": "start", "run_id": run_id})
 
     def end(self, run_id: str, *, draws: int, head: str) -> None:
@@ -292,7 +276,7 @@ class LifetimeLedger:
         name = acts.population_of(new)
         for each in closing:
             acts.close(each)
-        return acts.forecast(replace(new, population=name), name)
+        return acts.forecast(new, name)
 
     def summary(self) -> list[Row]:
         """Return one entry per population: its charges, and spent, left and limit for each budget."""

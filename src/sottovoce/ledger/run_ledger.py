@@ -9,23 +9,24 @@ is an error, and nothing is sent. The state is encrypted under a key that is ove
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import itertools
 import json
+import math
 import os
 import struct
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sottovoce._io import atomic_write, shred, sync_folder
-from sottovoce.errors import LedgerError
+from sottovoce.accounting.release import Release
+from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger.balance import Charge, charge_from_row
 from sottovoce.ledger.chain import chained, exclusive, explained, hash_at, read_lines, written
 from sottovoce.ledger.state_key import StateKey
@@ -39,7 +40,9 @@ _PATIENCE = 0.15  # seconds: `peer status` holds the lock for a moment
 _FORMAT = 1
 _SMALL = 4096  # bytes of frame and state up to which they are in the row itself
 _ATTEMPTS = 3  # to read a ledger that a peer is writing
-_PROBE = 4096  # bytes that must fit on the disk before noise is drawn
+# zeros written ahead of the rows: they fit on the disk before noise is drawn, and a sync that need not record
+# another size of the file takes less time
+_AHEAD = 1 << 17
 
 
 class Pending(NamedTuple):
@@ -87,10 +90,16 @@ class RunLedger:
                 raise LedgerError(f"The state folder {folder} can be written by others; run chmod 700 on it.")
             resources.enter_context(exclusive(self.folder / LOCK, _PATIENCE, _name(self.folder)))
             self._find_or_create(about or {})
-            self._file = os.open(self.folder / LEDGER, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            self._file = os.open(self.folder / LEDGER, os.O_RDWR | os.O_CLOEXEC)
             resources.callback(os.close, self._file)
             content = _read(self.folder, session, node)
-            self._saved, self.head, self._begins = content.saved, content.head, content.begins
+            if content.compacted:
+                raise LedgerError(
+                    f"The run in {folder} has finished and its ledger was compacted; it sends nothing more."
+                )
+            self.about = content.about
+            self._saved, self._begins = content.saved, content.begins
+            self.head = self._durable_head = content.head
             self._count = self._durable = content.count
             self._frames, self._state_place = content.frames, content.state
             self._released: dict[int, int] = {}  # large files that rows do not need, and since which row
@@ -103,7 +112,7 @@ class RunLedger:
             self._key = StateKey(self.folder / STATE_KEY, self._saved.state, _context(session, node))
             resources.callback(self._key.close)
             self._saved.state = self._key.state
-            self._require_room()
+            self._size = self._require_room()
             self._resources = resources.pop_all()
 
     def load(self) -> StoredRun:
@@ -119,7 +128,7 @@ class RunLedger:
         self._require_whole()
         key, state = None, b""
         if entry.state is not None:
-            state, key = self._key.encrypt(entry.state)
+            state, key = self._key.encrypt(entry.state, same_keys=entry.same_keys)
         place = self._take_place(entry, len(entry.frame) + len(state) > _SMALL)
         digest = frame_digest(entry.frame) if entry.frame else bytes(32)
         inline, rest = entry._replace(state=state), b""
@@ -136,25 +145,34 @@ class RunLedger:
         """Put prepared rows on the disk, in their order; return when they are there."""
         self._require_whole()
         self._failed = True  # until the rows are durable
+        begin, end = (self._begins[row.rows + k] for row, k in ((rows[0], 0), (rows[-1], 1)))
         with _explained(self.folder):
-            about = os.fstat(self._file)
-            if about.st_size != self._begins[rows[0].rows] or not about.st_nlink:
-                raise LedgerError(
-                    f"The ledger in {self.folder} was replaced, or another process writes to it, so nothing "
-                    "was sent; stop all peers and start one."
-                )
+            self._require_unchanged(self._begins[self._durable], begin)
             for row in rows:
                 if row.large:
                     self._write_large(row)
-            _write(self._file, b"".join(row.line for row in rows))
+            content = b"".join(row.line for row in rows)
+            if end >= self._size:
+                content, self._size = content + bytes(_AHEAD), end + _AHEAD
+            _write(self._file, content, begin)
             os.fdatasync(self._file)
             for descriptor in self._head_files:
                 _write_head(descriptor, rows[-1].rows, rows[-1].hash)
             keys = [row.key for row in rows if row.key is not None]
             if keys:
                 self._key.advance(keys[-1])
-        self._durable = rows[-1].rows
+        self._durable, self._durable_head = rows[-1].rows, rows[-1].hash
         self._failed = False
+
+    def _require_unchanged(self, newest: int, end: int) -> None:
+        """Raise if another process wrote to the ledger: its newest row begins and ends where it did."""
+        about, row = os.fstat(self._file), os.pread(self._file, end - newest + 1, newest)
+        same = row.startswith(self._durable_head.hex().encode()) and row.endswith(b"\n\0")
+        if not same or about.st_size != self._size or not about.st_nlink:
+            raise LedgerError(
+                f"The ledger in {self.folder} was replaced, or another process writes to it, so nothing "
+                "was sent; stop all peers and start one."
+            )
 
     def newest(self) -> tuple[int, bytes]:
         """Return how many rows there are, and the hash of the last, which stands for the whole ledger."""
@@ -166,8 +184,39 @@ class RunLedger:
             return self.head
         return b"" if self._closed or count > self._durable else hash_at(self._file, self._begins[count])
 
+    def compact(self) -> None:
+        """Replace the ledger of a finished run by one line without frames, state and digests of rows.
+
+        Its releases, incidents, the newest head of each other member and its own newest head stay.
+
+        Guarantees
+        ----------
+        A crash at any point leaves the whole ledger or the compacted one; both fit the head files, which are
+        synced before the ledger is replaced.
+        """
+        saved = self._saved
+        if saved.state is None or saved.at < self.about.get("rounds", math.inf):
+            raise ConfigError(f"The run in {self.folder} has not finished; only a finished one is compacted.")
+        content = {
+            "at": saved.at,
+            "rows": self._count,
+            "head": self.head.hex(),
+            "releases": [release.to_dict() for release in _merged(saved.releases)],
+            "notes": saved.notes,
+            "heads": {str(node): head.hex() for node, head in saved.heads.items()},
+        }
+        with _explained(self.folder):
+            for descriptor in self._head_files:
+                os.fsync(descriptor)
+            header = _header(self.session, self.node, self.about) | {"compacted": content}
+            atomic_write(self.folder / LEDGER, _first_line(header), mode=0o600)
+        self._failed = True
+
     def close(self) -> None:
-        """Close the files; the ledger stays."""
+        """Close the files; the ledger stays, without the zeros written ahead."""
+        if not (self._failed or self._closed):
+            with suppress(OSError):
+                os.ftruncate(self._file, self._begins[self._durable + 1])
         self._failed = self._closed = True
         self._head_files.clear()
         self._resources.close()
@@ -197,9 +246,9 @@ class RunLedger:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             descriptor = self._large[row.file] = os.open(self.folder / LARGE.format(row.file), flags, 0o600)
             sync_folder(self.folder)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        for part in row.large:
-            _write(descriptor, part)
+        frame, state = row.large
+        _write(descriptor, frame, 0)
+        _write(descriptor, state, len(frame))
         os.fdatasync(descriptor)
 
     def _close_large(self) -> None:
@@ -224,8 +273,7 @@ class RunLedger:
             return
         if head.exists() and head.stat().st_size:
             raise LedgerError(f"The ledger {path} is missing although the folder was used; restore it.")
-        header = {"format": _FORMAT, "session": self.session.hex(), "node": self.node, "about": about}
-        atomic_write(path, written([json.dumps(header, sort_keys=True).encode()]), mode=0o600)
+        atomic_write(path, _first_line(_header(self.session, self.node, about)), mode=0o600)
 
     def _open_head_file(self, resources: ExitStack, path: Path, *, required: bool) -> None:
         """Open a file that holds the newest head, and check the chain against it."""
@@ -254,15 +302,17 @@ class RunLedger:
                 os.ftruncate(descriptor, 0)
             raise
 
-    def _require_room(self) -> None:
-        """Cut off what a crash left of a row, and raise if no row can be written: before noise is drawn."""
+    def _require_room(self) -> int:
+        """Cut off what a crash left of a row, write zeros ahead, and return the size of the file."""
         end = self._begins[-1]
         os.ftruncate(self._file, end)
         try:
-            _write(self._file, bytes(_PROBE))
+            _write(self._file, bytes(_AHEAD), end)
             os.fdatasync(self._file)
-        finally:
+        except BaseException:
             os.ftruncate(self._file, end)
+            raise
+        return end + _AHEAD
 
 
 # ---- reading -------------------------------------------------------------------------------------------
@@ -281,11 +331,19 @@ class _Content:
     frames: dict[int, int] = field(default_factory=dict)  # the files of large frames, by round
     state: int = INLINE  # the file of the state
     files: dict[int, Row] = field(default_factory=dict)  # the row that wrote a file last
+    compacted: int = 0  # how many rows there were before `RunLedger.compact`
 
     @property
     def count(self) -> int:
         """How many rows there are."""
-        return len(self.begins) - 2
+        return self.compacted or len(self.begins) - 2
+
+    def add_compacted(self, content: Mapping[str, Any]) -> None:
+        """Add what `RunLedger.compact` keeps of all rows."""
+        self.compacted, self.head = int(content["rows"]), bytes.fromhex(content["head"])
+        self.saved.at, self.saved.notes = int(content["at"]), list(content["notes"])
+        self.saved.releases = [Release(**each) for each in content["releases"]]
+        self.saved.heads = {int(node): bytes.fromhex(head) for node, head in content["heads"].items()}
 
     def add(self, row: Row) -> None:
         """Add one row; what is in files is read when all rows are known."""
@@ -344,6 +402,11 @@ def _read(folder: Path, session: bytes | None = None, node: int | None = None) -
             "agreement of that run."
         )
     content = _Content(header["about"], *written_by, first.hash, array("Q", [0, first.end]))
+    if "compacted" in header:
+        if first.end != path.stat().st_size:
+            raise ValueError("something follows its only row")
+        content.add_compacted(header["compacted"])
+        return content
     for line in lines:
         content.add(Row.unpack(b64decode(line.content, validate=True)))
         content.head = line.hash
@@ -356,7 +419,7 @@ def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> d
     """Return the content of a state folder without disturbing a running peer.
 
     The keys: ``session``, ``node``, ``about``, ``saved`` (a `StoredRun` with its state encrypted), ``rows``,
-    ``head`` (hex). A ledger older than the head in ``head_file`` is refused.
+    ``head`` (hex), ``compacted``. A ledger older than the head in ``head_file`` is refused.
     """
     path = Path(folder) / LEDGER
     if not path.exists():
@@ -366,10 +429,12 @@ def read_ledger(folder: str | Path, *, head_file: str | Path | None = None) -> d
         known = None if head_file is None else Path(head_file).read_bytes()
         content = _read_while_running(Path(folder))
         with open(path, "rb") as file:
-            if known is not None and not _contains(file.fileno(), content.begins, known):
+            newest = known is None or known == _HEAD.pack(content.count, content.head)
+            if not newest and not _contains(file.fileno(), content.begins, known or b""):
                 raise LedgerError(f"The ledger {path} is older than its head in {head_file}.")
     facts = {"session": content.session.hex(), "node": content.node, "about": content.about}
-    return {**facts, "saved": content.saved, "rows": content.count, "head": content.head.hex()}
+    facts |= {"rows": content.count, "head": content.head.hex(), "compacted": bool(content.compacted)}
+    return {**facts, "saved": content.saved}
 
 
 def _read_while_running(folder: Path) -> _Content:
@@ -387,6 +452,45 @@ def verify_ledger(folder: str | Path, head_file: Path | None = None) -> int:
     """Check the whole chain against the head in the folder and another one; return the number of rows."""
     heads = [Path(folder) / HEAD_FILE, *([] if head_file is None else [head_file])]
     return int(min(read_ledger(folder, head_file=each)["rows"] for each in heads))
+
+
+def compact_ledger(folder: str | Path, head_file: Path | None = None) -> None:
+    """Compact the ledger of a finished run (`RunLedger.compact`), and erase its state and large files.
+
+    A call after a crash goes on where the last one stopped.
+    """
+    place = Path(folder)
+    stored = read_ledger(place, head_file=head_file)
+    if not stored["compacted"]:
+        session = bytes.fromhex(stored["session"])
+        used = head_file is not None
+        ledger = RunLedger(place, session=session, node=stored["node"], head_file=head_file, used=used)
+        with closing(ledger):
+            ledger.compact()
+    erase_state_key(place)
+    for file in place.glob(LARGE.format("*")):
+        file.unlink()
+
+
+def _merged(releases: Iterable[Release]) -> list[Release]:
+    """Return the same releases with equal ones of successive steps as one."""
+    merged: list[Release] = []
+    for release in releases:
+        last = merged[-1] if merged else release
+        follows = release.step == last.step + last.steps and not release.joint  # a joint one counts once
+        if follows and replace(release, step=last.step, steps=last.steps) == last:
+            merged[-1] = replace(last, steps=last.steps + release.steps)
+        else:
+            merged.append(release)
+    return merged
+
+
+def _header(session: bytes, node: int, about: Mapping[str, object]) -> dict[str, object]:
+    return {"format": _FORMAT, "session": session.hex(), "node": node, "about": about}
+
+
+def _first_line(header: Mapping[str, object]) -> bytes:
+    return written([json.dumps(header, sort_keys=True).encode()])
 
 
 def read_charge(folder: str | Path) -> Charge | None:
@@ -461,13 +565,13 @@ def _context(session: bytes, node: int) -> bytes:
     return hashlib.sha256(b"sottovoce ledger" + session + struct.pack("<I", node)).digest()
 
 
-def _write(descriptor: int, content: bytes) -> None:
-    """Write all of it at the end of a file, or where it was written last."""
+def _write(descriptor: int, content: bytes, begin: int) -> None:
+    """Write all of it at a place in a file."""
     left = memoryview(content)
     while left:
-        left = left[os.write(descriptor, left) :]
+        size = os.pwrite(descriptor, left, begin)
+        left, begin = left[size:], begin + size
 
 
 def _write_head(descriptor: int, count: int, head: bytes) -> None:
-    if os.pwrite(descriptor, _HEAD.pack(count, head), 0) != _HEAD.size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    _write(descriptor, _HEAD.pack(count, head), 0)

@@ -1,8 +1,9 @@
 """The key of a run's saved state, in a file of its own that is overwritten in place.
 
-The state of a peer holds the keys of its next noise and masks. The ledger keeps every row, so each state is
-encrypted under another key. The file holds one key; after each commit it is overwritten with the next,
-``HMAC(key, "next")``, from which it cannot be computed. Earlier states can then no longer be read.
+The state of a peer holds the keys of its next noise and masks. The ledger keeps every row, so a state with
+other keys than the one before is encrypted under another key. The file holds one key; after such a commit it
+is overwritten with the next, ``HMAC(key, "next")``, from which it cannot be computed. Earlier states can then
+no longer be read. States between two steps of a run hold the same keys, and share theirs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,9 @@ import errno
 import hmac
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sottovoce._io import sync_folder
 from sottovoce.errors import LedgerError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _KEY, _NONCE = 32, 12
 
@@ -30,10 +27,10 @@ class StateKey:
 
     Guarantees
     ----------
-    A state is encrypted under the key after the newest, and `advance` replaces the key in the file once that
-    state is durable. A crash before `advance` leaves the older key, from which the newer follows, so the
-    newest state can be read after a crash at any point. When `advance` has returned, the key of every
-    earlier state is gone from the disk, as far as file system and disk overwrite in place.
+    A state with new keys is encrypted under the key after the newest, and `advance` replaces the key in the
+    file once that state is durable. A crash before `advance` leaves the older key, from which the newer
+    follows, so the newest state can be read after a crash at any point. When `advance` has returned, the key
+    of every state with earlier keys is gone from the disk, as far as file system and disk overwrite in place.
     """
 
     def __init__(self, path: Path, state: bytes | None, context: bytes) -> None:
@@ -58,12 +55,16 @@ class StateKey:
             os.close(self._file)
             raise
 
-    def encrypt(self, state: bytes) -> tuple[bytes, bytes]:
-        """Return the next state encrypted, and its key; the file keeps an older key until `advance`."""
-        # after a crash a state is perhaps encrypted once more under the same key
-        nonce = os.urandom(_NONCE)
-        self._key = _next(self._key)
-        return nonce + _cipher(self._key).encrypt(nonce, state, self._context), self._key
+    def encrypt(self, state: bytes, *, same_keys: bool = False) -> tuple[bytes, bytes | None]:
+        """Return the next state encrypted, and its key if `advance` must write it: the file has an older one.
+
+        With ``same_keys`` the state is encrypted like the one before, whose keys it holds.
+        """
+        nonce, advanced = os.urandom(_NONCE), None  # several states may be encrypted under one key
+        if not same_keys:
+            advanced = _next(self._key)
+            self._use(advanced)
+        return nonce + self._cipher.encrypt(nonce, state, self._context), advanced
 
     def advance(self, key: bytes) -> None:
         """Overwrite the key in the file by a newer one, and return when that is on the disk."""
@@ -76,17 +77,22 @@ class StateKey:
         """Close the file."""
         os.close(self._file)
 
+    def _use(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._key, self._cipher = key, AESGCM(key)
+
     def _decrypt(self, path: Path, state: bytes) -> None:
         from cryptography.exceptions import InvalidTag
 
         newer = _next(self._key)
         for key in (self._key, newer):
             try:
-                self.state = _cipher(key).decrypt(state[:_NONCE], state[_NONCE:], self._context)
+                self._use(key)
+                self.state = self._cipher.decrypt(state[:_NONCE], state[_NONCE:], self._context)
             except (InvalidTag, ValueError):
                 continue
             if key is newer:  # a crash came between commit and `advance`
-                self._key = newer
                 self.advance(newer)
             return
         raise LedgerError(
@@ -97,9 +103,3 @@ class StateKey:
 
 def _next(key: bytes) -> bytes:
     return hmac.digest(key, b"next", "sha256")
-
-
-def _cipher(key: bytes) -> AESGCM:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    return AESGCM(key)

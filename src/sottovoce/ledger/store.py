@@ -22,7 +22,11 @@ INLINE = -1  # frame and state are in the row itself
 
 
 class Entry(NamedTuple):
-    """What one commit makes durable, all of it or nothing; a state of None keeps the previous state."""
+    """What one commit makes durable, all of it or nothing; a state of None keeps the previous state.
+
+    ``same_keys`` promises that the state holds no other keys than the one before it, which may then stay
+    readable.
+    """
 
     round: int
     releases: tuple[Release, ...]
@@ -32,6 +36,7 @@ class Entry(NamedTuple):
     note: str = ""
     forget: tuple[int, ...] = ()
     heads: tuple[tuple[int, bytes], ...] = ()
+    same_keys: bool = False
 
 
 @dataclass

@@ -3,8 +3,7 @@ r"""Gaussian mechanism for the proximal steps of private ADMM.
 .. math:: \Delta_i = \mathrm{clip}_C\big(\mathrm{prox}_{\gamma f_i}(2z - u_i) - z\big)
 
 `ClientProxMechanism` releases 2 Delta_i of every client with its own noise, `RecordProxMechanism` a noisy
-mean over the records of one holder, `TokenProxMechanism` the step of the holder of a token. An algorithm
-needs each step twice, for the message and for the dual; both get the same bytes, which are one release.
+mean over the records of one holder, `TokenProxMechanism` the step of the holder of a token.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import numpy as np
 
 from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
-from sottovoce.mechanisms.admm_kernels import client_move, client_moves, record_moves, token_hops
+from sottovoce.mechanisms.admm_kernels import client_moves, record_moves, token_hops
 from sottovoce.mechanisms.base import Mechanism, inner_clip
 from sottovoce.mechanisms.random_walk import TokenMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.objectives.glm import GLM
-from sottovoce.objectives.kernels import on_grid
 
 
 class ProximalStep(NamedTuple):
@@ -35,26 +33,13 @@ class ProximalStep(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class ProximalMechanism(Mechanism):
-    """Computes each proximal step once; the second call for a step returns the same result."""
+    """What clients and a holder of records share: their data, and the scale of a step."""
 
     objective: GLM
     data: Shards  # the records of the hosted agents
     gamma: float  # the proximal step
     clip_norm: float  # C
     noise_std: float  # of what is released
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._last: tuple[int, np.ndarray, ProximalStep] | None = None
-
-    def proximal_step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
-        """Return the step of the duals ``u`` at the model ``z``, and what is released of it."""
-        if self._last is None or k != self._last[0] or u is not self._last[1]:
-            self._last = (k, u, self._step(u, z, k))
-        return self._last[2]
-
-    def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
-        raise NotImplementedError
 
     def _slack(self) -> float:
         return self.random.noise.slack(self.data.dim, self.noise_std) if self.noise_std else 0.0
@@ -85,9 +70,18 @@ class ClientProxMechanism(ProximalMechanism):
         self.set_scale(4.0 * self.clip_norm, self.noise_std)
         # a row is twice a move, and both of two neighboring rows are rounded: 2 slack beside 4C
         self._inner_clip = inner_clip(self.clip_norm, self._slack() / 2)
+        self._last: tuple[int, np.ndarray, ProximalStep] | None = None
+
+    def proximal_step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
+        """Return 2 Delta of every hosted client with duals ``u`` at the model ``z``, and it with noise.
+
+        The message of a step and the update of the dual need it; both get the same bytes, one release.
+        """
+        if self._last is None or k != self._last[0] or u is not self._last[1]:
+            self._last = (k, u, self._step(u, z, k))
+        return self._last[2]
 
     def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
-        """Return 2 Delta of every hosted client, and the same with noise."""
         model, data, C = self.objective, self.data, self._inner_clip
         chosen = sample_participants(self.random, k, self.users, self.sample_rate)[self.agents]
         records = (model.kind, model.width, data.X, data.y, data.offsets)
@@ -123,9 +117,8 @@ class RecordProxMechanism(ProximalMechanism):
         # both of two neighboring means are rounded: 2 slack beside the clips over n that a record moves
         self._inner_clip = inner_clip(self.clip_norm, self._slack() * 2 * self.records / moves)
 
-    def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
-        """Return the duals after step ``k``, (1, records, p), and the noisy mean."""
-        u = u[0]
+    def step(self, u: np.ndarray, z: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the duals (records, p) after step ``k`` at the model ``z``, and the noisy mean (1, p)."""
         model, data, lam, fresh = self.objective, self.data, self.relaxation, self.noise_in == "mean"
         C = math.inf if fresh else self._inner_clip
         moves = record_moves(model.kind, model.width, data.X, data.y, u, z, self.gamma, C)
@@ -134,7 +127,7 @@ class RecordProxMechanism(ProximalMechanism):
         noisy = self.add_noise(mean[None], [0], k)
         if self.noise_in == "state":
             u = u + lam * (noisy[0] - mean)
-        return ProximalStep(u[None], noisy)
+        return u, noisy
 
 
 @dataclass(eq=False, kw_only=True)
@@ -153,17 +146,6 @@ class TokenProxMechanism(TokenMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.set_noise(self.noise_std, moves=4.0)
-
-    def holder(self, k: int) -> int:
-        """Return who holds the token in step ``k``."""
-        place, _, uniform = self.draws(k)
-        return int(uniform[0, place] * self.data.n)
-
-    def row(self, u: np.ndarray, z: np.ndarray, k: int, *, holder: int, contributions: int) -> np.ndarray:
-        """Return what the holder adds to its dual and, over n, to the token's mean."""
-        model, (X, y), (place, noise, _) = self.objective, self.data.user(holder), self.draws(k)
-        move: Any = client_move(model.kind, model.width, X, y, u, z, self.gamma, self.limit(contributions))
-        return np.asarray(self.relaxation * on_grid(2.0 * move, noise[0, place], self.grid))
 
     def many_steps(
         self, u: np.ndarray, zh: np.ndarray, counts: np.ndarray, k: int, count: int

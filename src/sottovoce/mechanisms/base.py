@@ -1,11 +1,9 @@
-"""The base of all mechanisms: what was sampled and clipped gets noise, is checked and recorded.
+"""The base of all mechanisms: what was sampled and clipped is checked, gets noise and is recorded.
 
 A mechanism reads the records of the agents hosted in this process. It computes sensitivity and noise from the
 options of a plan and never reads them from the plan's releases, so the comparison with these can fail; then
 `ReleaseMismatch` is raised and nothing leaves. One subclass per kind of query states its own sensitivity and
 pays for the rounding of protective noise in its own way, because sensitivities differ.
-
-The `typing.Protocol` classes say what a gradient algorithm needs of a mechanism.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,8 +51,6 @@ class ReleaseCheck:
         steps: int = 1,
     ) -> None:
         """Raise `ReleaseMismatch` unless ``steps`` equal draws from ``step`` on are announced."""
-        drawn_s = np.broadcast_to(np.asarray(sensitivity, float), (len(places),))
-        drawn_n = np.broadcast_to(np.asarray(noise_std, float), (len(places),))
         if self._uniform is not None:
             first, announced_s, announced_n = self._uniform
             index = np.asarray(places, np.intp)
@@ -62,10 +58,12 @@ class ReleaseCheck:
                 first.covers(step, stream)
                 and first.covers(step + steps - 1, stream)
                 and first.mechanism == mechanism
-                and np.array_equal(announced_s[index], drawn_s)
-                and np.array_equal(announced_n[index], drawn_n)
+                and (announced_s[index] == sensitivity).all()
+                and (announced_n[index] == noise_std).all()
             ):
                 return
+        drawn_s = np.broadcast_to(np.asarray(sensitivity, float), (len(places),))
+        drawn_n = np.broadcast_to(np.asarray(noise_std, float), (len(places),))
         for place, s, n in zip(places, drawn_s, drawn_n, strict=True):
             announced, agent = self._at(place, step, stream, steps), self.agents[place]
             if announced is None:
@@ -196,31 +194,3 @@ def inner_clip(clip_norm: float, slack: float) -> float:
             f"the rounding slack {slack:g} exceeds the clip norm {clip_norm:g}; less noise is needed."
         )
     return clip_norm - slack
-
-
-class RegularizedSource(Protocol):
-    """Noisy gradients of the hosted agents with the l2 term, which depends on no record."""
-
-    def gradient_with_l2(self, theta: np.ndarray, step: int) -> np.ndarray:
-        """Return what every hosted agent releases, with the l2 term added."""
-
-
-class GradientSource(Protocol):
-    """Noisy gradients of the hosted agents, each at its own row."""
-
-    @property
-    def agents(self) -> Sequence[int]:
-        """Numbers of the hosted agents."""
-
-    @property
-    def decay(self) -> np.ndarray:
-        """Weight of the l2 term, which is added after the noise."""
-
-    def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
-        """Return what every hosted agent releases."""
-
-    def gradient_with_l2(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
-        """Return the release with the l2 term added."""
-
-    def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray:
-        """Return the releases of the agents at ``places``."""

@@ -109,51 +109,30 @@ class CoordinateMechanism(Mechanism):
         floor = max(std, 1e-12)  # without noise a feature that is zero everywhere would divide by zero
         return np.asarray(self.objective.curvature * bounds**2 * np.clip(share, floor, 1.0))
 
-    def chosen(self, step: int, count: int = 1) -> np.ndarray:
+    def chosen(self, step: int, count: int) -> np.ndarray:
         """Return the coordinates of some steps: uniform, public, a function of the run's start and step."""
         return self._choices(step, count)
 
     def margins(self, theta: np.ndarray) -> np.ndarray:
-        """Return what the holder remembers of a model, (1, n), as `coordinate_sum` takes them."""
+        """Return what the holder remembers of a model, (1, n): what slopes are computed from."""
         with np.errstate(all="ignore"):  # a record that overflows is clipped like others
             margins = theta @ self._columns
             if self.objective.loss == "logistic":
                 return margins
             return margins - (1.0 if self.objective.loss == "hinge" else self.data.y)
 
-    def moved(self, margins: np.ndarray, j: int, by: float) -> np.ndarray:
-        """Return the margins after coordinate ``j`` has moved."""
-        from sottovoce.objectives.kernels import moved_margins
-
-        after = margins.copy()
-        moved_margins(after[0], by, self._columns[j])
-        return after
-
-    def coordinate(self, M: np.ndarray, margins: np.ndarray, j: int, step: int) -> float:
-        """Return coordinate ``j`` of the mean gradient with its noise: exactly what is released."""
-        from sottovoce.objectives.kernels import coordinate_sum, on_grid
-
-        self._announce_steps(step, 1)
-        model, column = self.objective, self._columns[j]
-        bound = float(coordinate_clips(M, self.clip_norm)[j])
-        C = bound * self._inner
-        total = coordinate_sum(model.kind, model.width, margins[0].copy(), 0.0, column, column, C)
-        value = total * (1.0 / self.records)
-        if not self.noisy:
-            return float(value)
-        noise, unit = self._noise(step, 1)[0], bound / self.records
-        return float(on_grid(value / unit, noise, self._grid) * unit)
-
     def descend(
         self, M: Array, theta: Array, total: Array, margins: Array, step: int, count: int, gamma: Array
     ) -> tuple[Array, Array, Array]:
         """Return theta, the sum of iterates and margins after ``count`` proximal steps, compiled.
 
-        Each step releases one coordinate as `coordinate` does and moves it by ``gamma``.
+        Each step releases the coordinate `chosen` of the mean gradient with its noise, and moves it by its
+        ``gamma`` times what was released.
         """
         from sottovoce.objectives.kernels import descend_coordinates
 
-        self._announce_steps(step, count)
+        release = Release(0, step, self.moves, self.noise_multiplier, self.adjacency, steps=count)
+        self.check_and_record(release)
         model, r, n = self.objective, self.objective.regularizer, self.records
         clips = coordinate_clips(M, self.clip_norm)
         w, sums, u = theta[0].copy(), total[0].copy(), margins[0].copy()
@@ -162,11 +141,6 @@ class CoordinateMechanism(Mechanism):
         scale = (noise, self.noisy, self._grid, clips / n, gamma, clips * self._inner, 1.0 / n)
         descend_coordinates(*start, *scale, r.l1, r.l2, r.box or math.inf, r.intercepts)
         return w[None], sums[None], u[None]
-
-    def _announce_steps(self, step: int, count: int) -> None:
-        self.check_and_record(
-            Release(0, step, self.moves, self.noise_multiplier, self.adjacency, steps=count)
-        )
 
     def _noise(self, step: int, count: int) -> np.ndarray:
         """Return the noise of some steps, in units of C_j / n."""

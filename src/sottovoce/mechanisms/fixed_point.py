@@ -27,7 +27,6 @@ class FixedPointMechanism(Mechanism):
     data: object
     sensitivity: float  # S of one block, as stated
     noise_std: float
-    blocks: int
     active_blocks: int  # the most that may move in a step
     active: Callable[[int, np.random.Generator], ArrayLike] | None = None  # which blocks move; None: all
     error: Callable[..., np.ndarray] | None = None  # added to the operator

@@ -99,9 +99,9 @@ class GradientMechanism(Mechanism):
         places = list(places)
         if self.user_level:
             clipped = clip_rows(self._means(theta, step, stream, places), self.inner_clip)
-            return self._rounded(self.add_noise(clipped, places, step, stream))
+            return self._released(clipped, np.ones_like(self._divisors[places]), places, step, stream)
         sums = self._sums(theta, step, stream, places, self.inner_clip)
-        return self._rounded(self.add_noise(sums, places, step, stream), self._divisors[places])
+        return self._released(sums, self._divisors[places], places, step, stream)
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
         """Return each agent's whole move of descent after ``steps`` plain gradient steps on its own records.
@@ -116,7 +116,8 @@ class GradientMechanism(Mechanism):
         for t in range(steps):
             mean = self._means(local, step, t, places)
             local = local - local.dtype.type(rate) * mean.astype(local.dtype, copy=False)
-        return self._rounded(self.add_noise(clip_rows(theta - local, self.inner_clip), places, step))
+        move = clip_rows(theta - local, self.inner_clip)
+        return self._released(move, np.ones_like(self._divisors), places, step)
 
     def _means(self, theta: np.ndarray, step: int, stream: int, places: list[int]) -> np.ndarray:
         """Return the agents' mean gradients, unclipped: inside the clip a divisor may follow the data."""
@@ -131,12 +132,25 @@ class GradientMechanism(Mechanism):
         self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, noise_ids[p]).integers(2**62)))
         return self.query.sums(theta, batches, places, clip_norm)
 
-    def _rounded(self, released: np.ndarray, divisors: np.ndarray | None = None) -> np.ndarray:
-        """Return what leaves in the type of the rows, after the noise: a common grid needs all its digits."""
-        dtype = released.dtype if on_common_grid(self.random.noise) else self.query.dtype
-        if divisors is None:
-            return released.astype(dtype, copy=False)
-        return np.divide(released, divisors, out=np.empty(released.shape, dtype), casting="same_kind")
+    def _released(
+        self, values: np.ndarray, divisors: np.ndarray, places: Sequence[int], step: int, stream: int = 0
+    ) -> np.ndarray:
+        """Check, draw and record; return values with noise over divisors, rounded to the type of the rows.
+
+        Rounding comes last: before the noise it would reveal the value, and a common grid needs all digits.
+        """
+        source, dtype = self.random.noise, self.query.dtype
+        if values.dtype == dtype or rounds_values(source) or not (self.noisy and len(places)):
+            noisy = self.add_noise(values, places, step, stream)
+            released = np.empty(noisy.shape, noisy.dtype if on_common_grid(source) else dtype)
+            return np.divide(noisy, divisors, out=released, casting="same_kind")
+        from sottovoce.noise.philox import write_noisy_quotients
+
+        # drawn in the type of the row, added in that of the sum
+        noise = self.add_noise(np.broadcast_to(np.zeros((), dtype), values.shape), places, step, stream)
+        released = np.empty(values.shape, dtype)
+        write_noisy_quotients(values, noise, divisors, released)
+        return released
 
     @property
     def descends(self) -> bool:
@@ -166,14 +180,6 @@ class GradientMechanism(Mechanism):
             compiled_descent(w, sums, batches, noise, grid_of(source, std), self.inner_clip, divisor, part)
         self.record(self.release_of(0, step + k) for k in range(len(rates)))
         return w[None], sums[None] if len(total) else total
-
-    def draw(self, values: np.ndarray, places: Sequence[int], step: int, stream: int) -> np.ndarray:
-        if values.dtype == self.query.dtype or rounds_values(self.random.noise):
-            return super().draw(values, places, step, stream)
-        # drawn in the type of the row, added in that of the sum: rounding before the noise would reveal it
-        zeros = np.broadcast_to(np.zeros((), self.query.dtype), values.shape)
-        noise = super().draw(zeros, places, step, stream)
-        return np.add(values, noise, out=values)
 
     def release_of(self, place: int, step: int) -> Release:
         rate = 1.0 if self.user_level else float(self.sample_rates[place])

@@ -18,11 +18,9 @@ from scipy.sparse import csr_array
 from sottovoce.data import Shards
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Mechanism, inner_clip
-from sottovoce.mechanisms.random_walk_kernels import holder_moves, walk
+from sottovoce.mechanisms.random_walk_kernels import walk
 from sottovoce.noise.samplers import grid_of
-from sottovoce.objectives.clipping import clip_rows
 from sottovoce.objectives.glm import GLM
-from sottovoce.objectives.kernels import on_grid
 
 _PATH, _NOISE, _FIRST = 0, 1, 3  # keys of the hidden draws
 _NUMBERS = 1 << 17  # numbers of noise in a chunk: they stay in the cache
@@ -61,30 +59,21 @@ class TokenMechanism(Mechanism):
             s, count = moves * self.clip_norm, self.contributions
             self.release_check.check_totals(sensitivity=s, noise_std=std, contributions=count)
 
-    def limit(self, contributions: int) -> float:
-        """Return the clip of a node that has contributed so often: 0 once it reached its cap."""
-        return self.inner_clip if contributions < self.contributions else 0.0
-
-    def draws(self, k: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the place of step ``k`` in its chunk, and the chunk's noise and uniform numbers."""
-        chunk, place = divmod(k, self.chunk)
-        if self._current is None or self._current[0] != chunk:
-            noise = np.empty((self.tokens, self.chunk, self.data.dim))
-            uniform = np.empty((self.tokens, self.chunk))
-            for token in range(self.tokens):
-                self._fill(noise[token], token, chunk)
-                self.random.draws(_PATH, token, chunk).random(out=uniform[token])
-            self._current = (chunk, noise, uniform)
-        return place, self._current[1], self._current[2]
-
     def stretches(self, k: int, count: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Yield the draws of ``count`` steps from ``k`` on, chunk by chunk, with the steps they are for."""
+        """Yield noise and uniform numbers of ``count`` steps from ``k`` on by chunks, with their steps."""
         done = 0
         while done < count:
-            place, noise, uniform = self.draws(k + done)
+            chunk, place = divmod(k + done, self.chunk)
+            if self._current is None or self._current[0] != chunk:
+                noise = np.empty((self.tokens, self.chunk, self.data.dim))
+                uniform = np.empty((self.tokens, self.chunk))
+                for token in range(self.tokens):
+                    self._fill(noise[token], token, chunk)
+                    self.random.draws(_PATH, token, chunk).random(out=uniform[token])
+                self._current = (chunk, noise, uniform)
             here = slice(place, place + min(self.chunk - place, count - done))
             steps = slice(done, done + here.stop - place)
-            yield steps, noise[:, here], uniform[:, here]
+            yield steps, self._current[1][:, here], self._current[2][:, here]
             done = steps.stop
 
     def _fill(self, out: np.ndarray, token: int, chunk: int) -> None:
@@ -125,24 +114,6 @@ class RandomWalkMechanism(TokenMechanism):
         """Return the node at which each token starts, uniformly drawn."""
         return self.random.draws(_FIRST).integers(len(self.agents), size=self.tokens)
 
-    def row(self, theta: np.ndarray, k: int, token: int, *, holder: int, contributions: int) -> np.ndarray:
-        """Return the noisy gradient of ``holder`` at the token's model, noise alone beyond its cap."""
-        place, noise, _ = self.draws(k)
-        X, y = self.data.user(holder)
-        gradient = self.objective.gradient(theta, X, y) + self.objective.regularizer.decay(len(theta)) * theta
-        clipped = clip_rows(gradient[None], self.limit(contributions))[0]
-        return np.asarray(on_grid(clipped, noise[token, place], self.grid))
-
-    def next(self, holder: int, k: int, token: int) -> int:
-        """Return the node to which the holder passes the token, drawn from its row of the weights."""
-        place, _, uniform = self.draws(k)
-        if self._uniform:
-            return int(uniform[token, place] * len(self.agents))
-        indptr, indices = self._links
-        links = slice(indptr[holder], indptr[holder + 1])
-        index = np.searchsorted(self._cumulative[links], uniform[token, place], side="right")
-        return int(indices[links][index])
-
     def many_steps(
         self, theta: np.ndarray, holders: np.ndarray, counts: np.ndarray, k: int, rates: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -156,24 +127,6 @@ class RandomWalkMechanism(TokenMechanism):
         for steps, noise, uniform in self.stretches(k, len(rates)):
             walk(*(records + path), noise, uniform, self.grid, C, rates[steps], decay)
         return theta, holders, counts
-
-
-def holder_step(
-    model: GLM,
-    X: np.ndarray,
-    y: np.ndarray,
-    theta: np.ndarray,
-    *,
-    learning_rate: float,
-    clip_norm: float,
-    noise: np.ndarray,
-    grid: float = 0.0,
-) -> np.ndarray:
-    """Return the token's model after one holder's compiled step; ``clip_norm=0`` leaves the noise alone."""
-    after = np.array(theta, dtype=float)
-    step = (clip_norm, noise, grid, learning_rate, model.regularizer.decay(len(after)))
-    holder_moves(model.kind, model.width, after, X, y, *step, after.copy())
-    return after
 
 
 def _running(W: csr_array) -> np.ndarray:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.algorithms.plan import Plan
-from sottovoce.data.base import Features, Shards, is_tensor
-from sottovoce.data.batch_loaders import items_in_memory
+from sottovoce.accounting.budget import Budget
+from sottovoce.algorithms.consensus_newton import newton_options
+from sottovoce.data.base import Features, Shards, is_sparse, is_tensor, with_ones
+from sottovoce.data.batch_loaders import IndexedDataset, items_in_memory, split_item, stack_items
 from sottovoce.data.images import ImageReading
-from sottovoce.data.ingest import IndexedDataset, IngestedRecords, Target
-from sottovoce.data.tables import Classes, ClassNumbers, Columns, Scale
+from sottovoce.data.ingest import IngestedRecords, Target
+from sottovoce.data.tables import Classes, ClassNumbers, Columns
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
-from sottovoce.models.saved import Fitted, LinearModel, split_item, stack_items
+from sottovoce.models.linear_model import LinearModel
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.glm import LOSSES as LINEAR
 from sottovoce.objectives.glm import REGRESSIONS
@@ -38,59 +38,56 @@ if TYPE_CHECKING:
 
 Loss = str | Callable[..., Any] | None  # of one record: a name, a torch loss, a function
 Label = str | Sequence[str] | None
-SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
-TEST = "the test records are public"
 _WHOLE_BYTES = 1 << 28  # items of a dataset that lie in memory are packed once up to this size
 _ERRORS = ("rmse", "trivial_rmse")  # in the unit of the labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Options of the caller about model and labels."""
+    """Options of a model, whoever trains it: `fit` (whose options extend these) or a plan file."""
 
+    clip_norm: float | None = None
     loss: Loss = None
-    clip_norm: float = 1.0
-    initial: Any = "keep"
-    classes: Sequence[object] | None = None
+    initial: Literal["keep", "reset"] = "keep"
     class_weight: ClassNumbers | Literal["balanced"] | None = None
     class_shares: ClassNumbers | None = None
-    accept: tuple[str, ...] = ()
-    label: Label = None
-    label_bounds: Sequence[float] | None = None
-    common_bounds: Sequence[float] | None = None
     physical_batch: int | None = None
     device: str = "cpu"
 
-    def weights(self, target: Target, count: int | None = None) -> tuple[float, ...] | None:
-        """Return the public weight of every class; ``count`` is their number where they have no names."""
-        if self.class_weight is None and self.class_shares is None:
-            return None
-        classes = target.classes
-        if classes is None and target.task in ("labels", "classification") and count:
-            classes = Classes(tuple(range(max(2, count))))
-        if classes is None:
-            raise InvalidInput(f"class_weight is for classes; this model learns {target.task}.")
-        return classes.weights(self.class_weight, self.class_shares)
 
-    @property
-    def label_scale(self) -> Scale | None:
-        """The map of a regression target by its public bounds."""
-        if self.label_bounds is None:
-            return None
-        if not isinstance(self.label_bounds, Sequence) or len(self.label_bounds) != 2:
-            raise DataError(f"the bounds of the label must be a pair (low, high), got {self.label_bounds!r}.")
-        return Scale.from_bounds(self.label_bounds[0], self.label_bounds[1], "the label")
+def _class_weights(
+    options: ModelOptions, target: Target, count: int | None = None
+) -> tuple[float, ...] | None:
+    """Return the public weight of every class; ``count`` is their number where they have no names."""
+    if options.class_weight is None and options.class_shares is None:
+        return None
+    classes = target.classes
+    if classes is None and target.task in ("labels", "classification") and count:
+        classes = Classes(tuple(range(max(2, count))))
+    if classes is None:
+        raise InvalidInput(f"class_weight is for classes; this model learns {target.task}.")
+    return classes.weights(options.class_weight, options.class_shares)
 
 
 @dataclass
 class ModelAdapter:
-    """A model and the agents' records, in the form plans take, and the way back."""
+    """A model and the agents' records, in the form plans take, and the way back.
+
+    ``columns``, ``layout`` and ``label`` say how inputs are read, ``builder`` what made a network; ``sizes``
+    are the records of each agent, and ``uncharged`` is what was read from them, by name. Records of which
+    only the sizes are stated have no ``data``: a plan of them is accounted before they are there.
+    """
 
     objective: Any
     data: Any
     target: Target
     evaluate: Callable[[np.ndarray], dict[str, float]] | None = None
     layout: Layout | None = None
+    columns: Columns | ImageReading | None = None
+    label: Label = None
+    builder: Mapping[str, object] | None = None
+    sizes: tuple[int, ...] = ()
+    uncharged: tuple[str, ...] = ()
 
     def model(self, row: np.ndarray) -> nn.Module | LinearModel:
         """Return the model of a row of parameters."""
@@ -101,45 +98,33 @@ class ModelAdapter:
         width = 1.0 if self.target.scale is None else self.target.scale.width
         return {name: value * width if name in _ERRORS else value for name, value in scores.items()}
 
-    def in_units(self, result: Result) -> Result:
-        """Return the result with errors of regression in the unit of the labels."""
+    def scored(self, result: Result) -> Result:
+        """Return the result with the scores of its model, errors of regression in the unit of the labels."""
+        metrics = {**result.metrics, **({} if self.evaluate is None else self.evaluate(result.coef[None]))}
         history = [self.rescaled(entry) for entry in result.history]
-        return replace(result, metrics=self.rescaled(result.metrics), history=history)
-
-    def fitted(
-        self,
-        plan: Plan,
-        result: Result,
-        privacy: Guarantee,
-        delta: float,
-        *,
-        columns: Columns | ImageReading | None = None,
-        label: Label = None,
-        builder: Mapping[str, object] | None = None,
-    ) -> Fitted:
-        """Return what a run has learned, with its guarantee and how its inputs are read."""
-        row, rows = result.outputs.get("coef"), result.outputs.get("rows")
-        if rows is not None and len(rows) and bool((rows == rows[0]).all()):
-            if row is None or rows[0].shape == row.shape:
-                row = rows[0]  # the mean of equal rows rounds
-        assert row is not None
-        model, target, layout = self.model(row), self.target, self.layout
-        return Fitted(model, privacy, plan, result, target, delta, columns, layout, label, builder)
+        return replace(result, metrics=self.rescaled(metrics), history=history)
 
 
 def adapt_model(
     module: object,
-    private: IngestedRecords,
-    public: IngestedRecords | None,
+    records: IngestedRecords,
     parts: list[np.ndarray],
     options: ModelOptions,
+    *,
+    intercept: bool = True,
 ) -> ModelAdapter:
     """Return the model and its records as plans take them; ``parts`` are the records of each node.
 
-    ``module`` is a torch module, a `GLM`, a name of one, or an estimator of scikit-learn.
+    ``module`` is a torch module, a `GLM`, a name of one, or an estimator of scikit-learn; ``intercept`` is
+    that of a `GLM`.
     """
-    linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
-    return (_adapt_linear if linear else _adapt_network)(module, private, public, parts, options)
+    if isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn."):
+        adapter = _adapt_linear(module, records, parts, options, intercept)
+    else:
+        adapter = _adapt_network(module, records, parts, options)
+    adapter.columns, adapter.label = records.columns, records.table.label
+    adapter.sizes, adapter.uncharged = tuple(len(part) for part in parts), records.uncharged
+    return adapter
 
 
 # ---- networks ----------------------------------------
@@ -156,8 +141,7 @@ class NetworkAdapter(ModelAdapter):
 
 def _adapt_network(
     module: object,
-    private: IngestedRecords,
-    public: IngestedRecords | None,
+    records: IngestedRecords,
     parts: list[np.ndarray],
     options: ModelOptions,
 ) -> ModelAdapter:
@@ -176,10 +160,10 @@ def _adapt_network(
             f"module must be a torch module, a GLM or one of {', '.join(LINEAR)}, got "
             f"{type(module).__name__}."
         )
-    first, raw = private.inputs, private.targets
-    if private.dataset is not None:
-        first, raw = _first_item(private.dataset, options.label)
-        if options.classes is None and "class names" in options.accept:
+    first, raw, label = records.inputs, records.targets, records.table.label
+    if records.dataset is not None:
+        first, raw = _first_item(records.dataset, label)
+        if "class names" in records.uncharged:
             raise InvalidInput(
                 "a Dataset is not read through for its classes; declare them with classes=[...]."
             )
@@ -192,15 +176,15 @@ def _adapt_network(
     example = pack(first)
     objective = NetObjective(
         net,
-        clip_norm=options.clip_norm,
+        clip_norm=1.0 if options.clip_norm is None else options.clip_norm,
         physical_batch=options.physical_batch,
         device=options.device,
         initial=options.initial,
     )
     kind = objective.paths.input_type(example[None, :1])
     width = output_shape(objective.network, tuple(example.shape[1:]), kind)
-    target, loss = _target(raw, options, width)
-    if (weights := options.weights(target, None if width is None else math.prod(width))) is not None:
+    target, loss = _target(raw, records, options.loss, width)
+    if (weights := _class_weights(options, target, None if width is None else math.prod(width))) is not None:
         loss = WeightedLoss(LOSSES[loss] if isinstance(loss, str) else loss, weights)
     objective = objective.with_loss(loss)
     classes = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
@@ -212,32 +196,32 @@ def _adapt_network(
 
     def read(i: int) -> tuple[Tensor, Tensor]:
         """Return one record of a Dataset."""
-        inputs, label = split_item(private.dataset[i], options.label)  # type: ignore[index]
+        inputs, raw_label = split_item(records.dataset[i], label)  # type: ignore[index]
         one = stack_items([inputs])
         x = one[0] if layout is None else layout.pack(one)[0]
-        y = torch.as_tensor(encoded(np.asarray([label])))[0]
+        y = torch.as_tensor(encoded(np.asarray([raw_label])))[0]
         if classes is not None and not 0 <= int(y) < classes:
             raise DataError(f"record {i} has label {int(y)}, but the classes are 0 to {classes - 1}.")
         return x, y
 
     test = None
-    if public is not None:
+    if (public := records.test) is not None:
         inputs, labels = public.inputs, public.targets
         if public.dataset is not None:
-            items = [split_item(public.dataset[i], options.label) for i in range(len(public.dataset))]
+            items = [split_item(public.dataset[i], label) for i in range(len(public.dataset))]
             inputs = stack_items([x for x, _ in items])
             labels = np.array([np.asarray(y) for _, y in items])
         test = (pack(inputs), encoded(labels))
     data: AgentData | LazyData
-    if private.dataset is None:
-        data = AgentData(example, encoded(private.targets), parts, test=test, classes=classes)
+    if records.dataset is None:
+        data = AgentData(example, encoded(records.targets), parts, test=test, classes=classes)
     else:
         data = LazyData(read, parts, test=test)
-        if len(private.dataset) * example.nbytes <= _WHOLE_BYTES:
+        if len(records.dataset) * example.nbytes <= _WHOLE_BYTES:
             try:
-                batch = items_in_memory(private.dataset)
+                batch = items_in_memory(records.dataset)
                 if batch is not None:
-                    inputs, labels = split_item(batch, options.label)
+                    inputs, labels = split_item(batch, label)
                     whole = AgentData(pack(inputs), encoded(labels), parts, test=test, classes=classes)
                     data = whole if whole.like == data.like else data
             except (DataError, RuntimeError, TypeError, KeyError, ValueError):
@@ -273,15 +257,17 @@ def _plain_labels(raw: object) -> np.ndarray:
     return raw.detach().cpu().numpy() if is_tensor(raw) else np.asarray(raw)
 
 
-def _target(raw: object, options: ModelOptions, width: tuple[int, ...] | None) -> tuple[Target, Any]:
+def _target(
+    raw: object, records: IngestedRecords, loss: Loss, width: tuple[int, ...] | None
+) -> tuple[Target, Any]:
     """Return what is learned, and the loss of one record, from types, shapes and options."""
     from sottovoce.objectives.nets.losses import LOSSES, TASKS, custom_loss
 
-    array, loss, label, scale = _plain_labels(raw), options.loss, options.label, options.label_scale
+    array, label, scale = _plain_labels(raw), records.table.label, records.table.label_scale()
     names = () if isinstance(label, str) or label is None else tuple(map(str, label))
     one = width is None or math.prod(width) == 1
     if loss is None:
-        loss = "squared_error" if scale is not None else _usual_loss(array, options, width)
+        loss = "squared_error" if scale is not None else _usual_loss(array, records, width)
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}.")
@@ -294,7 +280,7 @@ def _target(raw: object, options: ModelOptions, width: tuple[int, ...] | None) -
         raise InvalidInput(
             "bounds of the label are for regression; leave them out, or set loss='squared_error'."
         )
-    classes = Classes.declared(array, options.classes, options.accept) if array.ndim == 1 else None
+    classes = records.classes_of(array) if array.ndim == 1 else None
     if classes is None:
         return Target(task, None, None, names), loss
     known = len(classes.values)
@@ -309,9 +295,10 @@ def _target(raw: object, options: ModelOptions, width: tuple[int, ...] | None) -
     return Target(task, classes, None, names), loss
 
 
-def _usual_loss(array: np.ndarray, options: ModelOptions, width: tuple[int, ...] | None) -> str:
+def _usual_loss(array: np.ndarray, records: IngestedRecords, width: tuple[int, ...] | None) -> str:
     """Return the name of the loss that fits labels and outputs."""
-    named = array.dtype.kind in "OUSb" or options.classes is not None or "class names" in options.accept
+    named = array.dtype.kind in "OUSb" or records.table.classes is not None
+    named |= "class names" in records.uncharged
     if array.ndim == 2:
         return "squared_error" if array.dtype.kind == "f" else "binary_cross_entropy"
     if array.dtype.kind == "f" and not named:
@@ -337,20 +324,25 @@ class LinearAdapter(ModelAdapter):
     intercept: bool = True
     feature_norm: float = 1.0  # what most records are no longer than, by public facts
 
+    def newton_options(self, budget: Budget) -> dict[str, Any]:
+        """Return the options of Newton steps that suit a budget."""
+        records, norm = sum(self.sizes), self.feature_norm
+        return newton_options(self.objective, records, budget.epsilon, budget.delta, norm)
+
     def model(self, row: np.ndarray) -> LinearModel:
         """Return the coefficients with the names of their features."""
         classes = self.objective.classes if isinstance(self.objective, Softmax) else None
         return LinearModel.of_row(row, self.objective.loss, self.names, self.intercept, classes)
 
 
-def _glm(module: Any, records: int) -> tuple[GLM | Softmax, bool]:
-    """Return the linear model that was named, and whether it has an intercept."""
+def _glm(module: Any, records: int, intercept: bool) -> tuple[GLM | Softmax, bool]:
+    """Return the linear model that was named, and whether it has an intercept: ``intercept``, or its own."""
     if isinstance(module, (GLM, Softmax)):
-        return module, True
+        return module, intercept
     if isinstance(module, str):
         if module not in LINEAR:
             raise InvalidInput(f"a linear model is one of {', '.join(LINEAR)}, got {module!r}.")
-        return GLM(module), True  # type: ignore[arg-type]
+        return GLM(module), intercept  # type: ignore[arg-type]
     kind = type(module).__name__
     params = module.get_params()
     if kind == "LogisticRegression" and params.get("penalty", "l2") in ("l2", "deprecated", None):
@@ -366,34 +358,38 @@ def _glm(module: Any, records: int) -> tuple[GLM | Softmax, bool]:
 
 def _adapt_linear(
     module: Any,
-    private: IngestedRecords,
-    public: IngestedRecords | None,
+    records: IngestedRecords,
     parts: list[np.ndarray],
     options: ModelOptions,
+    intercept: bool,
 ) -> ModelAdapter:
-    if private.dataset is not None or isinstance(private.inputs, (Mapping, tuple)):
+    if records.dataset is not None or isinstance(records.inputs, (Mapping, tuple)):
         raise DataError("a linear model takes a table or one array of features; a network takes the rest.")
     if options.loss is not None:
         raise InvalidInput(
             "a linear model has its own loss; name it instead of the module, or leave loss out."
         )
-    model, intercept = _glm(module, sum(len(part) for part in parts))
+    model, intercept = _glm(module, sum(len(part) for part in parts), intercept)
     weight = None if isinstance(module, (str, GLM, Softmax)) else module.get_params().get("class_weight")
     if weight is not None:
         if options.class_weight is not None:
             raise InvalidInput("the estimator has a class_weight already; leave one out.")
         options = replace(options, class_weight=weight)
-    X = _features(private.inputs, intercept)
+    X = _features(records.inputs, intercept)
     if model.dim not in (None, X.shape[1]):
         raise InvalidInput(
             f"the model has {model.dim} features, the data have {X.shape[1]} with the intercept."
         )
-    target = linear_target(model, private.targets, options)
+    target = linear_target(model, records)
     model = replace(
-        several_classes(model, target, options.weights(target)), dim=X.shape[1], intercept=intercept
+        _several_classes(model, target, _class_weights(options, target)), dim=X.shape[1], intercept=intercept
     )
-    data = Shards.from_parts(X, linear_labels(target, private.targets), parts)
-    columns = private.columns
+    y, columns = linear_labels(target, records.targets), records.columns
+    data: Shards | tuple[Features, np.ndarray] = (X, y)
+    if not is_sparse(X):
+        data = Shards.from_parts(X, y, parts)
+    elif len(parts) > 1:
+        raise DataError("the data are sparse; dealing them out among users needs a dense array.")
     # columns within their bounds are rarely near them all at once; an array is taken as within [-1, 1]
     square = (X.shape[1] - intercept) / 2 if columns is None else columns.usual_square
     adapter = LinearAdapter(
@@ -404,20 +400,23 @@ def _adapt_linear(
         intercept=intercept,
         feature_norm=math.sqrt(square + intercept),
     )
-    if public is not None:
+    if (public := records.test) is not None:
         test = (_features(public.inputs, intercept), linear_labels(target, public.targets))
-        adapter.evaluate = linear_evaluation(model, target, *test)
+        adapter.evaluate = _linear_evaluation(model, target, *test)
     return adapter
 
 
-def _features(inputs: object, intercept: bool) -> np.ndarray:
-    array = np.asarray(inputs.detach() if is_tensor(inputs) else inputs, dtype=np.float64)
-    if array.ndim != 2:
-        raise DataError(f"a linear model takes features (records, features), got shape {array.shape}.")
-    return np.hstack([array, np.ones((len(array), 1))]) if intercept else array
+def _features(inputs: Any, intercept: bool) -> Features:
+    if not is_sparse(inputs):
+        inputs = np.asarray(inputs.detach() if is_tensor(inputs) else inputs, dtype=np.float64)
+        if inputs.ndim != 2:
+            raise DataError(f"a linear model takes features (records, features), got shape {inputs.shape}.")
+    return with_ones(inputs) if intercept else inputs
 
 
-def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, ...] | None) -> GLM | Softmax:
+def _several_classes(
+    model: GLM | Softmax, target: Target, weights: tuple[float, ...] | None
+) -> GLM | Softmax:
     """Return the linear model that fits the target: logistic regression of several classes is a softmax."""
     if target.task == "classification" and not isinstance(model, Softmax):
         assert target.classes is not None
@@ -434,14 +433,13 @@ def several_classes(model: GLM | Softmax, target: Target, weights: tuple[float, 
     return model if weights is None else replace(model, class_weight=weights)
 
 
-def linear_target(model: GLM | Softmax, raw: ArrayLike, options: ModelOptions) -> Target:
+def linear_target(model: GLM | Softmax, records: IngestedRecords) -> Target:
     """Return what a linear model learns: numbers, one of two classes, or one of several."""
     if model.loss in REGRESSIONS:
-        bounds = options.label_bounds or options.common_bounds
-        return Target("regression", None, replace(options, label_bounds=bounds).label_scale)
-    if options.label_bounds is not None:
+        return Target("regression", None, records.table.label_scale(common=True))
+    if records.table.label_bounds is not None:
         raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")
-    classes = Classes.declared(raw, options.classes, options.accept)
+    classes = records.classes_of(records.targets)
     if isinstance(model, Softmax):
         classes = Classes(tuple(range(model.classes))) if classes is None else classes
         if len(classes.values) != model.classes:
@@ -459,7 +457,7 @@ def linear_labels(target: Target, raw: object) -> np.ndarray:
     return 2.0 * encoded - 1.0 if target.task == "labels" else encoded
 
 
-def linear_evaluation(
+def _linear_evaluation(
     model: GLM | Softmax, target: Target, X: Features, y: np.ndarray
 ) -> Callable[[np.ndarray], dict[str, Any]]:
     """Return a function from rows to the scores of their mean on test records, beside those of a constant."""

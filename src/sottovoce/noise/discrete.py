@@ -18,8 +18,12 @@ import functools
 import math
 import os
 from decimal import Decimal, localcontext
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 NARROW_WIDTH = 512  # parameter of the table's discrete Gaussian
 _FACTOR = 256  # K = K1 + _FACTOR * K2
@@ -30,6 +34,7 @@ _FIRST_BITS = 32 - _INDEX_BITS  # bits of a slot's threshold that the 32-bit wor
 _TIE_BITS = 96  # further bits, drawn only when the first ones are equal
 LAPLACE_STEPS = 1 << 20  # grid steps of protective Laplace noise per scale
 _CHUNK = 1 << 15  # numbers per block: tables and buffers stay in the cache
+_ZEROS = memoryview(bytes(1 << 16))
 
 
 def discrete_gaussian(count: int, key: bytes | None = None) -> np.ndarray:
@@ -115,19 +120,23 @@ class Bits:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         cipher = algorithms.AES(os.urandom(32) if key is None else key)
-        # the counters of the second begin half way round, 2^127 blocks away
-        self._words, self._more = (
-            Cipher(cipher, modes.CTR(first + bytes(15))).encryptor() for first in (b"\0", b"\x80")
-        )
+
+        def stream(first: bytes) -> CipherContext:
+            return Cipher(cipher, modes.CTR(first + bytes(15))).encryptor()
+
+        self._stream, self._words = stream, stream(b"\0")
+
+    @functools.cached_property
+    def _more(self) -> CipherContext:
+        return self._stream(b"\x80")  # its counters begin half way round, 2^127 blocks away
 
     def words(self, count: int) -> np.ndarray:
         """Return the next 32-bit words."""
         words = np.empty(count, np.uint32)
         target = words.view(np.uint8).data
-        zeros = bytes(1 << 16)
-        for start in range(0, len(target), len(zeros)):
-            room = min(len(zeros), len(target) - start)
-            self._words.update_into(zeros[:room], target[start : start + room])
+        for start in range(0, len(target), len(_ZEROS)):
+            part = target[start : start + len(_ZEROS)]
+            self._words.update_into(_ZEROS[: len(part)], part)
         return words
 
     def more(self, count: int) -> bytes:

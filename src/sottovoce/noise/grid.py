@@ -22,15 +22,7 @@ from numpy.typing import ArrayLike
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput, Refused
 from sottovoce.noise.discrete import NARROW_WIDTH, Bits, narrow_gaussian
-from sottovoce.noise.samplers import (
-    Agents,
-    KeyedNoise,
-    NoiseSource,
-    RecordedNoise,
-    Rows,
-    Std,
-    rounds_values,
-)
+from sottovoce.noise.samplers import Agents, KeyedNoise, NoiseSource, RecordedNoise, Rows, Std, rounds_values
 
 ROUNDING = 1e-3  # share of the sensitivity that rounding may take
 _NARROWEST = 16384.0  # in units of the spacing: from here on rounding a width up costs less than 1/500 of it

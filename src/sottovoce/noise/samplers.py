@@ -401,8 +401,10 @@ def _checked(values: Rows, agents: Agents, std: Std) -> tuple[np.ndarray, np.nda
             "Noise needs one row per agent, the agents numbered from 0 and below 2^31, got values of shape "
             f"{values.shape} for {numbers.size} agents."
         )
-    scale = np.broadcast_to(np.asarray(std, np.float64), numbers.shape)
-    if not (np.isfinite(scale).all() and (scale >= 0).all()):
+    scale = np.asarray(std, np.float64)
+    if scale.shape != numbers.shape:
+        scale = np.broadcast_to(scale, numbers.shape)
+    if not (scale.min(initial=0.0) >= 0 and scale.max(initial=0.0) < np.inf):  # also catches NaN
         raise InvalidInput(f"The noise standard deviation must be finite and at least 0, got {std!r}.")
     return values, numbers, scale
 

@@ -16,7 +16,9 @@ Rows = np.ndarray  # (agents, n_params)
 
 
 class GradientQuery(Protocol):
-    """A query of the hosted agents' records: clipped gradient sums; the only code that reads the records.
+    """A query of the hosted agents' records: clipped gradient sums.
+
+    It is the only code of gradient plans that reads private records.
 
     Agents are addressed by their position in the list that this process hosts, not by their number in the
     network.

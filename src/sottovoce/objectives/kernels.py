@@ -415,6 +415,18 @@ def cholesky(matrix: Array, lower: Array) -> bool:
 
 
 @njit(cache=True)
+def product(left: Array, right: Array) -> Array:
+    """Return the product of two square matrices, summed in the order of their columns."""
+    p = len(left)
+    out = np.zeros((p, p))
+    for i in range(p):
+        for k in range(p):
+            for j in range(p):
+                out[i, j] += left[i, k] * right[k, j]
+    return out
+
+
+@njit(cache=True)
 def solve_lower(lower: Array, values: Array) -> Array:
     """Return L^-1 v."""
     out = values.copy()

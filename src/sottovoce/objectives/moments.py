@@ -26,10 +26,10 @@ def packed_size(features: int) -> int:
 
 
 class MomentsAndGradients(LinearQuery):
-    """Sums of clipped second moments, or of clipped gradients in decorrelated features.
+    """Sums of clipped second moments, or of clipped gradients, in features that a factor decorrelates.
 
-    Rows of parameters alone ask for moments; rows of parameters and a factor, as `factor` packs it, ask for
-    gradients with respect to ``L^T w`` at records ``L^-1 x``.
+    Rows that hold a factor alone, as `refined` packs it, ask for moments of records ``L^-1 x``; rows of
+    parameters and a factor ask for gradients with respect to ``L^T w`` at these records.
 
     Guarantees
     ----------
@@ -51,29 +51,30 @@ class MomentsAndGradients(LinearQuery):
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
         """Return, per place, the sum over its batch, each record clipped to ``clip_norm``."""
-        sums = np.zeros((len(places), self.dim))
-        if theta.shape[1] == self.parameters:
-            for total, batch, place in zip(sums, batches, places, strict=True):
-                total[: packed_size(self.data.dim)] = self._moments(batch, place, clip_norm)
-            return sums
+        sums, size = np.zeros((len(places), self.dim)), packed_size(self.data.dim)
         if not len(places):
             return sums
-        packed = theta[0, self.parameters :]
-        assert (theta[:, self.parameters :] == packed).all(), "after consensus all agents hold one factor"
+        packed = theta[0, -size:]
+        assert (theta[:, -size:] == packed).all(), "after consensus all agents hold one factor"
         lower = unpacked(packed, self.data.dim)
+        records = self._records(packed, lower)
+        if theta.shape[1] == size:
+            for total, batch, place in zip(sums, batches, places, strict=True):
+                total[:size] = self._moments(records, batch, place, clip_norm)
+            return sums
         weights = theta[:, : self.parameters].reshape(len(theta), -1, self.data.dim) @ lower
-        query = self.objective.query(self._records(packed, lower))
+        query = self.objective.query(records)
         turned = np.ascontiguousarray(weights.reshape(len(theta), -1))
         sums[:, : self.parameters] = query.sums(turned, batches, places, clip_norm)
         return sums
 
-    def _moments(self, batch: np.ndarray, place: int, clip_norm: float) -> np.ndarray:
+    def _moments(self, records: Shards, batch: np.ndarray, place: int, clip_norm: float) -> np.ndarray:
         """Return the packed sum of x x^T times the scale, each clipped; one square root on each side."""
         from sottovoce.objectives.clipping import clip_rows
 
-        rows = self.data.offsets[place] + batch
-        X = self.data.X[rows]
-        if (weights := self.objective.record_weights(self.data.y[rows])) is not None:
+        rows = records.offsets[place] + batch
+        X = records.X[rows]
+        if (weights := self.objective.record_weights(records.y[rows])) is not None:
             X = X * np.sqrt(weights)[:, None]  # what the curvature of the weighted loss is bounded by
         clipped = clip_rows(X, math.sqrt(clip_norm / self.scale))
         matrix = (clipped.T @ clipped) * self.scale
@@ -108,24 +109,33 @@ def unpacked(packed: np.ndarray, features: int) -> np.ndarray:
     return matrix
 
 
-def factor(
-    packed: np.ndarray, features: int, shift: float, beyond: float, ridge: np.ndarray | float
-) -> np.ndarray:
-    """Return the packed Cholesky factor of noisy moments, made positive by the least shift, and a margin.
+def first_factor(features: int, scale: float) -> np.ndarray:
+    """Return the packed factor of features that are all of one size."""
+    return np.where(_lower(features)[2] == 1.0, scale, 0.0)
 
-    The shift is counted in units of the noise in the moments; ``beyond`` such units are the margin, since
-    what is barely positive is noise and would be a direction of its own. ``ridge`` is the l2 term over the
-    curvature, which is part of what the steps are fitted to.
+
+def refined(
+    factor: np.ndarray, moments: np.ndarray, features: int, shift: float, beyond: float, ridge: np.ndarray
+) -> np.ndarray:
+    """Return the packed factor of second moments, from noisy ones of records ``L^-1 x`` for a factor L.
+
+    These are made positive by the least shift, and a margin. The shift is counted in units of the noise in
+    the moments; ``beyond`` such units are the margin, since what is barely positive is noise and would be a
+    direction of its own. ``ridge`` is the l2 term over the curvature, which is part of what the steps are
+    fitted to.
     """
-    from sottovoce.objectives.kernels import cholesky
+    from sottovoce.objectives.kernels import cholesky, product
 
     rows, columns, weights = _lower(features)
-    matrix = unpacked(packed / weights, features)
+    matrix = unpacked(moments / weights, features)
     added, lower, unit = 0.0, np.empty_like(matrix), np.eye(features)
-    while not cholesky(matrix + (added + ridge) * unit, lower):
+    while not cholesky(matrix + added * unit, lower):
         added = max(shift / 4, 1.5 * added)
-    positive = cholesky(matrix + (added + beyond * shift + ridge) * unit, lower)
+    positive = cholesky(matrix + (added + beyond * shift) * unit, lower)
     assert positive, "a larger shift of a positive matrix"
+    lower = product(unpacked(factor, features), lower)
+    if np.any(ridge):
+        cholesky(product(lower, np.ascontiguousarray(lower.T)) + np.diag(ridge), lower)
     return lower[rows, columns]
 
 

@@ -2,7 +2,8 @@
 
 `agreement` is what all members sign, `agreed_run` binds it to one member, `node_program` computes its rounds,
 `core` is the state machine of a peer without IO, `runtime` and `transport` are the process and its sockets,
-`member_directory` is an organization's folder. Ledgers are in `sottovoce.ledger`.
+`member_directory` is an organization's folder. To follow one row from draw to confirmation, read "the path of
+one row" in `runtime`. Ledgers are in `sottovoce.ledger`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model of a peers' run as a fitted model, which can be saved and used."""
+"""After the run of an agreement: a member's parameters as a fitted model, which can be saved and used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sottovoce.data.ingest import Target
 from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import InvalidInput
 from sottovoce.models.adapters import LinearAdapter, ModelAdapter, NetworkAdapter
-from sottovoce.models.saved import Fitted
+from sottovoce.models.fitted import Fitted
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.agreement_plan import AgreedNet
@@ -46,16 +46,16 @@ def agreed_model(
     result = Result(
         name=agreement.algorithm.name, config=config, outputs=outputs, guarantees=guarantees, provenance=about
     )
-    label = data.target or None
-    return adapter.fitted(plan, result, privacy, delta, columns=columns, label=label, builder=builder)
+    adapter.columns, adapter.label, adapter.builder = columns, data.target or None, builder
+    return Fitted.of_run(adapter, plan, result, privacy, delta)
 
 
 def _agreed_target(agreement: Agreement) -> Target:
     model, data = agreement.model, agreement.data
     classes = Classes(data.classes) if data.classes else None
-    if model.kind == "squared" or model.loss in ("squared_error", "absolute_error"):
-        bounds = data.bounds.get(data.target)
-        scale = None if bounds is None else Scale.from_bounds(bounds[0], bounds[1], data.target)
+    if model.regression:
+        bounds = data.pairs.get(data.label)
+        scale = None if bounds is None else Scale.from_bounds(bounds[0], bounds[1], data.label)
         return Target("regression", None, scale)
     if model.kind == "logistic" and model.classes is None:
         return Target("labels", classes or Classes((0, 1)))

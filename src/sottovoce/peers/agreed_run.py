@@ -1,4 +1,4 @@
-"""Bind an agreement to one member: node program, format of frames, privacy cost.
+"""An agreement as one member runs it: its plan with node program, format of frames and privacy cost.
 
 Everything that must be equal at all members is a function of the agreement alone. Public random choices
 (trees, starting points, a walk's path) are seeded with the run's name. The algorithm and its privacy cost are
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce._format import compared, number
+from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee, Label
@@ -237,6 +238,21 @@ class AgreedRun:
         """Return what the own noise alone leaves of it, whatever all others do."""
         return self._cost_of(node, tuple(releases), {"view": "local"})
 
+    def stated(self, guarantee: Guarantee, node: int) -> dict[str, Any]:
+        """Return a guarantee about ``node`` in words and plain numbers, as statements and status have it."""
+        delta, who = self.agreement.budget.delta, guarantee.adversary
+        words = wording.stored_adversary(who.to_dict() | {"user": node}, self.agreement.names, "member")
+        return {
+            "view": who.kind,
+            "adversary": words,
+            "adjacency": guarantee.adjacency,
+            "label": guarantee.label,
+            "epsilon": guarantee.epsilon(delta),
+            "delta": delta,
+            "best_guess": guarantee.best_guess,
+            "assumptions": list(guarantee.assumptions),
+        }
+
     def cost_of_interrupted(self, node: int, releases: Iterable[Release]) -> tuple[Guarantee, ...]:
         """Return what releases of a run that was broken off cost against members, where more is known of it.
 
@@ -274,19 +290,6 @@ class AgreedRun:
         )
         return account(actual, user=node, **view)
 
-    def noise_amplification(self, node: int) -> float:
-        """Return the noise that hides a member's row from those it is charged against, over its own noise.
-
-        The share of a release that they learn is the inverse square of it.
-        """
-        if not self.tolerate:
-            return 1.0
-        protocol, stds = self._protocol, [self.plan.releases(v)[0].noise_std for v in range(self.n)]
-        others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
-        # under certified masks all others stay in one component: without the loudest the rest hides least
-        coalitions = [others[: self.tolerate]] if protocol.tolerate else [[v] for v in others]
-        return float(min(protocol.hiding_std(each, stds)[node] for each in coalitions)) / stds[node]
-
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit.
 
@@ -307,9 +310,9 @@ class AgreedRun:
     def table(self) -> list[dict[str, Any]]:
         """Return one row per member: epsilon by view, each with its label.
 
-        ``local`` is against everybody who sees all messages, ``network`` against the most curious single
-        member. With masks ``colluders`` is what is charged, against any ``tolerate`` members who tap every
-        link; ``local``, the own noise, is its ``ldp`` beside.
+        ``local`` is against all others together, with their keys and noise, ``network`` against the most
+        curious single member. With masks the run is charged for ``colluders``, any ``tolerate`` members who
+        tap every link; ``local`` then says what the own noise alone protects.
         """
         delta, rows = self.agreement.budget.delta, []
         for node, member in enumerate(self.agreement.members):

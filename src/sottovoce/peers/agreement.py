@@ -1,8 +1,11 @@
 """The agreement: one TOML file that fixes everything a run does, and whose hash is the run's name.
 
+This module has the file: its sections, checks, hash and signatures. Its plan is in `agreement_plan`, what one
+member runs in `agreed_run`, the model that comes out in `agreed_model`.
+
 Members, graph, protocol, algorithm and its constants, model, clipping, noise, deadlines, data and budget are
 all in it. Every member signs the hash; a peer runs only what all have signed. Two agreements that differ
-in anything but layout, comments and signatures have different names, and their peers do not talk.
+in anything but layout, comments, signatures and mask keys have different names, and their peers do not talk.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
@@ -35,6 +38,7 @@ from sottovoce.peers.identity import (
     common_name,
     fingerprint,
     make_identity,
+    read_certificate,
     verify,
 )
 from sottovoce.peers.run_keys import make_mask_key, mask_statement
@@ -48,6 +52,11 @@ _MOST_STEPS = 10_000_000
 Positive = Annotated[float, Field(gt=0)]
 _Numbers = Annotated[tuple[float, float], Field(strict=False)]
 _Dates = Annotated[tuple[str, str], Field(strict=False)]
+# the tags keep an error about one kind from naming the other
+_Bounds = Annotated[
+    Annotated[Literal["none"], Tag("[word]")] | Annotated[dict[str, _Numbers | _Dates], Tag("[table]")],
+    Discriminator(lambda bounds: "[word]" if isinstance(bounds, str) else "[table]"),
+]
 _Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 
 
@@ -173,6 +182,11 @@ class ModelPart(_Part):
         return self
 
     @property
+    def regression(self) -> bool:
+        """Whether the label is an amount."""
+        return self.kind == "squared" or self.loss in ("squared_error", "absolute_error")
+
+    @property
     def number(self) -> Literal["float64", "float32"]:
         """The type of a number on the wire: single precision for networks."""
         return self.dtype or ("float32" if self.kind == "net" else "float64")
@@ -181,14 +195,15 @@ class ModelPart(_Part):
 class DataPart(_Part):
     """Which columns (CSV) or arrays (NPZ) a member's file must have, and how they are read: public facts.
 
-    With ``bounds`` every column of numbers or dates is clipped and scaled to [-1, 1]; ``categories`` list the
-    values of columns that hold names, or say to how many columns they are hashed; ``classes`` are the names
-    of the labels; ``missing`` says what an empty entry becomes; ``intercept`` adds a last feature, one.
+    With ``bounds`` every column of numbers or dates is clipped and scaled to [-1, 1], with ``"none"`` amounts
+    are taken as they are; ``categories`` list the values of columns that hold names, or say to how many
+    columns they are hashed; ``classes`` are the names of the labels; ``missing`` says what an empty entry
+    becomes; ``intercept`` adds a last feature, one.
     """
 
     features: Annotated[tuple[str, ...], Field(strict=False)] = ()
     target: str = ""
-    bounds: dict[str, _Numbers | _Dates] = Field(default_factory=dict)
+    bounds: _Bounds = Field(default_factory=dict)
     categories: dict[str, _Names | int] = Field(default_factory=dict)
     classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     missing: Missing = "refuse"
@@ -196,28 +211,38 @@ class DataPart(_Part):
 
     @model_validator(mode="after")
     def _fits(self) -> DataPart:
-        declared = {*self.bounds, *self.categories}
+        declared = {*self.pairs, *self.categories}
         unknown = sorted(declared - {*self.features, self.target})
         _refuse_if(unknown, f"{', '.join(map(repr, unknown))}: not among the features")
-        lacking = sorted(set(self.features) - declared) if self.bounds else []
+        lacking = sorted(set(self.features) - declared) if self.pairs else []
         _refuse_if(
             lacking, f"bounds lacks {', '.join(map(repr, lacking))}; every numeric feature needs a pair"
         )
-        for name, pair in self.bounds.items():
+        for name, pair in self.pairs.items():
             Scale.from_bounds(pair[0], pair[1], repr(name))
         _ = self.columns
-        filled = self.missing in ("middle", "indicator") and not self.bounds
+        filled = self.missing in ("middle", "indicator") and not self.pairs
         _refuse_if(filled, f"missing = {self.missing!r} needs bounds to have a middle of")
         if self.classes:
             Classes(self.classes)
         return self
 
     @property
+    def pairs(self) -> Mapping[str, tuple[Any, Any]]:
+        """The bounds by column."""
+        return {} if self.bounds == "none" else self.bounds
+
+    @property
+    def label(self) -> str:
+        """The column of the label."""
+        return self.target or "y"
+
+    @property
     def columns(self) -> Columns | None:
         """How rows become features; None where arrays are taken as they are."""
         if not self.features:
             return None
-        return Columns.declared(self.features, self.bounds, self.categories, self.missing)
+        return Columns.declared(self.features, self.pairs, self.categories, self.missing)
 
 
 class BudgetPart(_Part):
@@ -331,6 +356,12 @@ class Agreement(_Part):
             wanted = (len(data.columns.names) + data.intercept) * (model.classes or 1)
             wrong = model.parameters != wanted
             _refuse_if(wrong, f"parameters must be {wanted} for these features, got {model.parameters}")
+        unbounded = data.features and model.regression and data.label not in data.pairs
+        _refuse_if(
+            unbounded and data.bounds != "none",
+            f"the label {data.label!r} has no public bounds: write bounds = {{ {json.dumps(data.label)} = "
+            '[low, high] } in [data], or bounds = "none" to take numbers as they are',
+        )
         wrong = data.classes and model.kind == "logistic" and len(data.classes) != (model.classes or 2)
         _refuse_if(wrong, f"there are {len(data.classes)} classes; say so in the model's classes")
 
@@ -396,7 +427,7 @@ class Agreement(_Part):
     @cached_property
     def run_id(self) -> bytes:
         """The 32 bytes that name the run."""
-        return hashlib.sha256(b"sottovoce agreement 2\n" + self.canonical).digest()
+        return hashlib.sha256(b"sottovoce agreement %d\n" % self.version + self.canonical).digest()
 
     @property
     def masked(self) -> bool:
@@ -528,6 +559,30 @@ def parse_agreement(raw: bytes, where: str) -> Agreement:
         # names in the file are others' words: no control characters reach the terminal
         message = "".join(c if c.isprintable() else "?" for c in str(error))
         raise ConfigError(message if message.startswith(where) else f"{where}: {message}") from None
+
+
+def add_members(draft: Path, members: Sequence[str], out: Path) -> Agreement:
+    """Write the agreement of a draft and its members, each given as CERTIFICATE@HOST:PORT."""
+    entries = []
+    for text in members:
+        certificate, at, address = text.rpartition("@")
+        if not at or not certificate:
+            raise ConfigError(f"A member is CERTIFICATE@HOST:PORT, got {text!r}.")
+        entries.append(member_entry(read_certificate(certificate), address))
+    if len(entries) < 2:
+        raise ConfigError(
+            f"An agreement has two members or more, got {len(entries)}; give --member for each."
+        )
+    if out.exists():
+        raise ConfigError(f"{out} exists already; name another file with --out.")
+    try:
+        content = tomllib.loads(draft.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The draft {draft} cannot be read: {error}.") from None
+    for table in ("members", "signatures"):
+        if table in content:
+            raise ConfigError(f"The draft {draft} must not hold [{table}]; members are given with --member.")
+    return write_agreement(out, content, entries)
 
 
 def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | None = None) -> Agreement:

@@ -1,4 +1,4 @@
-"""From the words of an agreement to a plan: the one place where a peer learns what it computes.
+"""From the words of an agreement to its plan, the same for all members; nothing here is of one member.
 
 The registry gives the algorithm, and its class refuses options, protocols and adjacencies that do not fit, in
 the words that Python raises. Refused here is what one process can run and members on machines of their own

@@ -37,7 +37,7 @@ _RELAY_REASONS = {
 }
 _SECONDS = 5.0  # to be called back
 _RELAY_SECONDS = 60.0  # to wait for the other member at a relay
-_STRETCH = (1 << 14) - HEAD.size  # the part of a message that fits into one TLS record with its length
+_RECORD = 1 << 14  # bytes that fit into one TLS record
 _LARGE = 1 << 16  # bytes from which a message is not copied
 _TURN = 64  # messages of one connection before the others have their turn
 # A dead connection is probed after 20 s of silence and given up 15 s later.
@@ -303,9 +303,9 @@ async def until_ready(sock: socket.socket, *, writing: bool = False) -> None:
 class Connection:
     """Messages both ways over one TLS connection.
 
-    ``next_message`` is called for the next message to send, or None, whenever one has left whole; `write`
-    begins. A message longer than ``largest`` ends the connection unread. ``on_message`` gets every message,
-    ``on_close`` the error or None when the connection has ended.
+    ``next_message`` is called for the next message to send, or None, whenever those of the last TLS record
+    have left whole; `write` begins. A message longer than ``largest`` ends the connection unread.
+    ``on_message`` gets every message, ``on_close`` the error or None when the connection has ended.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class Connection:
         self._next_message, self._on_message, self._on_close = next_message, on_message, on_close
         self.open = True
         self._loop, self._handle = asyncio.get_running_loop(), tls.fileno()
-        self.unsent: bytes | None = None  # the message that has not left whole
+        self.unsent: list[bytes] = []  # the messages of a record that have not left whole
         self._parts: list[memoryview] = []  # what is left of it
         self._writing = self._paused = False
         # many small messages come in one read; a large one gets a buffer of its own
@@ -347,9 +347,10 @@ class Connection:
         try:
             while self.open and (self._parts or self._take_next()):
                 self._parts[0] = self._parts[0][self.tls.send(self._parts[0]) :]
-                self._parts = [part for part in self._parts if part]
-                if not self._parts:
-                    self.unsent = None
+                if not self._parts[0]:
+                    del self._parts[0]
+                    if not self._parts:
+                        self.unsent.clear()
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             if not self._writing:
                 self._writing = True
@@ -362,12 +363,18 @@ class Connection:
             self._loop.remove_writer(self._handle)
 
     def _take_next(self) -> bool:
-        self.unsent = self._next_message(self)
-        if self.unsent is None:
-            return False
-        whole = memoryview(self.unsent)  # the length goes with a first part; the rest is not copied
-        self._parts = [memoryview(HEAD.pack(len(whole)) + whole[:_STRETCH]), whole[_STRETCH:]]
-        return True
+        """Take the messages of one TLS record; of a last one that is longer the rest is not copied."""
+        pieces: list[bytes] = []
+        room, rest = _RECORD, memoryview(b"")
+        while room > HEAD.size and (message := self._next_message(self)) is not None:
+            self.unsent.append(message)
+            room -= HEAD.size
+            pieces += HEAD.pack(len(message)), message[:room]
+            rest = memoryview(message)[room:]
+            room -= len(message)
+        if pieces:
+            self._parts = [memoryview(b"".join(pieces)), *([rest] if rest else [])]
+        return bool(pieces)
 
     def leave(self) -> None:
         """Send nothing more; the other end reads everything and closes."""
@@ -391,16 +398,18 @@ class Connection:
             self._read()
 
     def _read(self) -> None:
+        empty = False
         try:
             for _ in range(_TURN):
                 if not self.open or self._paused:
                     return
-                content = self._next()
-                while content is None:
+                while (content := self._next()) is None:
+                    if empty:  # whatever else has come, the selector knows of
+                        return
                     if not self._fill():
                         self.close()
                         return
-                    content = self._next()
+                    empty = not self._large and not self.tls.pending()
                 self._on_message(self, cast(bytes, content))  # a read-only view is used like bytes
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return

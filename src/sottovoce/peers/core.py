@@ -19,7 +19,6 @@ Clock, network, disk and randomness belong to the caller, `sottovoce.peers.runti
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 from collections import deque
@@ -46,7 +45,7 @@ from sottovoce.peers.witnesses import Outgoing, Witnesses
 
 _KEPT = 256  # rows of each neighbor, and to each, whose digests are remembered one by one
 _FIRST_INTERVAL = 0.2  # seconds that a row takes, as long as nothing is known
-_INCIDENTS = 16  # of one member that are recorded; each is a permanent row, and a liar can make many
+_INCIDENTS = 16  # of one member that are recorded; each is a permanent row, and one member can cause many
 
 
 class Store(Protocol):
@@ -90,30 +89,33 @@ class RowHistory:
         self.rows: dict[int, bytes] = {}
         self.first = 0  # rows of earlier rounds are known as one hash only
         self.complete = 0  # a row came in every round before this one
-        self._settled = hashlib.sha256()
+        self._end = 0  # no row came in this round or a later one
+        self._all, self._settled = hashlib.sha256(), hashlib.sha256()
 
     def add(self, r: int, proof: bytes) -> None:
         """Note the row of a round, later than those before."""
         self.rows[r] = proof
         self.complete += r == self.complete
+        self._end = r + 1
+        self._all.update(proof[:DIGEST])
 
     def lineage(self, at: int) -> bytes:
         """Return the hash of all rows before round ``at``, which is not before `first`."""
+        if at >= self._end:
+            return self._all.digest()
         total = self._settled.copy()
         total.update(b"".join(proof[:DIGEST] for r, proof in self.rows.items() if r < at))
         return total.digest()
 
     def settle(self, before: int) -> None:
         """Keep the newest rows and those from round ``before`` on; hash the others."""
-        for r in list(itertools.islice(self.rows, max(0, len(self.rows) - _KEPT))):
-            if r >= before:
-                return
+        while len(self.rows) > _KEPT and (r := next(iter(self.rows))) < before:
             self._settled.update(self.rows.pop(r)[:DIGEST])
             self.first = r + 1
 
 
 class Core:
-    """The state machine of one peer.
+    """The state machine of one peer: what it sends, repeats, waits for and refuses, round by round.
 
     A release that does not fit ``spending`` ends the run before anything is sent. ``fresh`` returns 32 new
     random bytes, for the question after a start; ``bound`` is the largest number that clip and noise allow in
@@ -147,6 +149,7 @@ class Core:
             frame = saved.outbox.get(saved.at)
             program.restore(saved.state, None if frame is None else codec.row_values(frame))
         self.durable_at = saved.at
+        self._durable_step = program.progress()[0] if saved.state is not None else -1
         self.finished = saved.at >= codec.rounds and saved.state is not None  # the result is durable
         self.incidents: list[str] = []
         self.proofs: list[str] = []  # of each incident that has one: two digests, each with its signature
@@ -187,13 +190,15 @@ class Core:
     def receive(self, now: float, sender: int, raw: bytes) -> Outgoing:
         """Take one frame that the transport received from ``sender`` (known from its certificate)."""
         self._alive()
+        if sender not in self.passed:
+            raise FrameError(f"Member {sender} is not a neighbor in this run.")
+        if self.codec.kind_of(raw) == ROW:
+            self._require_useful(sender, self.codec.peek_round(raw))
         frame = self.codec.decode(raw)
         if frame.sender != sender:
             raise FrameError(
                 f"The frame says sender {frame.sender}, but the certificate is of member {sender}."
             )
-        if sender not in self.passed:
-            raise FrameError(f"Member {sender} is not a neighbor in this run.")
         if frame.kind == ROW:
             return self._row(now, frame)
         if frame.kind == NEWS:
@@ -239,8 +244,8 @@ class Core:
         if self.finished:
             late = {s for s, at in self.passed.items() if at < self.codec.rounds}
             return tuple(sorted(late.union(self.witnesses.unfinished)))
-        if self._not_answered:
-            return tuple(sorted(self._not_answered))
+        if self._starting:
+            return tuple(sorted(self.unanswered | self.witnesses.unanswered))
         if self.witnesses.blocked:
             return self.witnesses.missing
         return tuple(s for s in self.program.expects(self.program.at) if self._missing(s))
@@ -268,12 +273,18 @@ class Core:
 
     # ---- frames ----------------------------------------------------------------------------------
 
+    def _require_useful(self, sender: int, r: int) -> None:
+        """Refuse a row of a round that is over or far ahead, before its signature costs time."""
+        if r < self.program.at and r not in self.heard_of[sender].rows and (r, sender) not in self.dropped:
+            raise FrameError(f"Round {r} is over; a row of member {sender} for it is not expected.")
+        self._require_near(r)
+
     def _row(self, now: float, frame: Frame) -> Outgoing:
         r, sender = frame.round, frame.sender
-        key = (r, sender)
-        if key in self.dropped:
+        if (r, sender) in self.dropped:
             return []
-        held = self.inbox[key].proof if key in self.inbox else self.heard_of[sender].rows.get(r)
+        ahead = self.inbox.get((r, sender))
+        held = self.heard_of[sender].rows.get(r) if ahead is None else ahead.proof
         if held is not None:
             if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
@@ -282,16 +293,13 @@ class Core:
             # shows a copy of the sender what the other one sent
             position = Position(self.durable_at, r, held[:DIGEST], held[DIGEST:], False)
             return [(sender, self.codec.position(position, sender=self.program.node))]
-        if r < self.program.at:
-            raise FrameError(f"Round {r} is over; a row of member {sender} for it is not expected.")
-        self._require_near(r)
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
         if self.bound is not None and frame.largest > self.bound:
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
-        self.inbox[key] = frame
+        self.inbox[r, sender] = frame
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
 
@@ -438,16 +446,16 @@ class Core:
     @property
     def expects_commit(self) -> bool:
         """Whether a row will be committed soon, so that the heads of others can be committed with it."""
-        waits = bool(self._not_answered) or self.witnesses.blocked
+        waits = self._starting or self.witnesses.blocked
         return self.program.begun and not (self.finished or waits or self.timing.witness == 1)
 
     @property
-    def _not_answered(self) -> set[int]:
-        """Members that have not answered the questions after the start."""
-        return self.unanswered | self.witnesses.unanswered
+    def _starting(self) -> bool:
+        """Whether members have not answered the questions after the start."""
+        return bool(self.unanswered or self.witnesses.unanswered)
 
     def _news(self, now: float, via: int, frame: Frame) -> Outgoing:
-        if self.witnesses.receive_news(now, via, frame) and not self._not_answered:
+        if self.witnesses.receive_news(now, via, frame) and not self._starting:
             self._schedule_question(now)
         return self.witnesses.take_sendable() + self._advance(now) + self.witnesses.exchange(now)
 
@@ -455,7 +463,7 @@ class Core:
 
     def _advance(self, now: float) -> Outgoing:
         out: Outgoing = []
-        if self._not_answered or self.finished:
+        if self._starting or self.finished:
             return out
         try:
             if not self.program.begun:
@@ -508,7 +516,10 @@ class Core:
         forget = () if last else self._forgettable()
         heard, notes = tuple(self._newly_heard), "; ".join(self._notes)
         state = self.program.snapshot(row if self.codec.is_exact(row) else None)
-        self._commit(Entry(r, releases, frame, state, heard, notes, forget))
+        # noise, batches and masks are drawn, and their keys replaced, at the beginning of a step only
+        step, chain = self.program.progress()
+        same_keys, self._durable_step = step == self._durable_step, step
+        self._commit(Entry(r, releases, frame, state, heard, notes, forget, same_keys=same_keys))
         # from here on the row and its releases are durable
         if releases:
             self.releases += releases
@@ -520,7 +531,7 @@ class Core:
             del self.outbox[old]
             for s in self.program.sends(old):
                 self._last_sent.pop((old, s), None)
-        self.witnesses.step_done(*self.program.progress())
+        self.witnesses.step_done(step, chain)
         if last:
             self.finished = True
             self.witnesses.announce()
@@ -542,7 +553,9 @@ class Core:
 
     def _commit(self, entry: Entry) -> None:
         """Commit, with the heads of others that came since the last time."""
-        self.store.commit(entry._replace(heads=tuple(sorted(self.witnesses.not_durable.items()))))
+        if self.witnesses.not_durable:
+            entry = entry._replace(heads=tuple(sorted(self.witnesses.not_durable.items())))
+        self.store.commit(entry)
         self.witnesses.committed()
 
     def _forgettable(self) -> tuple[int, ...]:

@@ -25,9 +25,9 @@ class Forecast:
     earlier: dict[str, Any] | None = None
     remarks: tuple[str, ...] = ()
 
-    def require(self) -> None:
+    def require(self, consequence: str = "it is not signed") -> None:
         """Raise if the agreement does not fit a lifetime budget."""
-        require_lifetime_budget(self.lifetime, "it is not signed")
+        require_lifetime_budget(self.lifetime, consequence)
 
 
 def forecast(
@@ -65,15 +65,15 @@ def _earlier_versions(
     member_directory: MemberDirectory, agreement: Agreement, previous: Sequence[Agreement]
 ) -> EarlierVersions:
     """Return the cost of earlier membership versions, if this is a version that has not started yet."""
-    if not agreement.continues:
-        return EarlierVersions()
     known = member_directory.lifetime_ledger.runs
-    if agreement.run_id.hex() in known or (agreement.continues not in known and not previous):
+    if agreement.run_id.hex() in known:
         return EarlierVersions()
-    if not previous:
+    if agreement.continues in known and not previous:
         remark = (
             f"the run {agreement.continues[:16]} that this one continues is counted in full, as planned; "
             "--previous with its agreement counts what it has released"
         )
         return EarlierVersions(remarks=(remark,))
+    if not previous:
+        return EarlierVersions()
     return earlier_versions(previous, agreement, member_directory.name, member_directory=member_directory)

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from sottovoce.errors import PeerError, TryLater
-from sottovoce.peers.connection import split_address, tls_handshake, until_ready
+from sottovoce.peers.connection import split_address, tls_handshake
 
 PATIENCE = 5.0  # seconds to show a certificate
 PER_ADDRESS = 32  # connections of one address that have shown none yet
@@ -31,6 +31,7 @@ _PAUSE = 0.02  # seconds between two handshakes of strangers' addresses
 _OF_A_MEMBER, _MEMBERS = (20.0, 100.0), 1024
 _AT_ONCE = 64  # accepted before established connections have their turn
 _BACKLOG = 1024
+_SWEEP = 0.1  # seconds between two looks for silent connections whose time is over
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -62,6 +63,14 @@ class RateLimit:
         return True
 
 
+class _Guest:
+    """A connection that has shown no certificate yet; it has a task once it has sent something."""
+
+    def __init__(self, sock: socket.socket, host: str, until: float) -> None:
+        self.sock, self.host, self.until = sock, host, until
+        self.task: asyncio.Task[None] | None = None
+
+
 class Listener:
     """A listening socket that lets in connections that show a listed certificate in time.
 
@@ -88,9 +97,9 @@ class Listener:
         self.counts: Counter[str] = Counter()
         self.port = 0
         self._sockets: list[socket.socket] = []
-        # tasks that let a connection in: all in the order of arrival with socket and address, and by address
-        self._pending: dict[asyncio.Task[None], tuple[socket.socket, str]] = {}
-        self._from: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._pending: dict[_Guest, None] = {}  # in the order of arrival
+        self._from: dict[str, dict[_Guest, None]] = {}  # the same, by address
+        self._sweep: asyncio.TimerHandle | None = None  # when the oldest silent one is closed
         self._members: dict[str, RateLimit] = {}  # addresses from which a listed certificate was shown
         # one pending connection of every other address waits for the next handshake
         self._next, self._first_of = asyncio.Lock(), defaultdict[str, asyncio.Lock](asyncio.Lock)
@@ -132,8 +141,10 @@ class Listener:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             sock.close()
         self._sockets = []
-        for task in list(self._pending):
-            self._dismiss(task)
+        for guest in list(self._pending):
+            self._dismiss(guest)
+        if self._sweep is not None:
+            self._sweep.cancel()
 
     @property
     def waiting(self) -> int:
@@ -168,16 +179,36 @@ class Listener:
         same = self._from.setdefault(host, {})
         if len(same) >= self.per_address or len(self._pending) >= self.most:
             self._let_go(next(iter(same if len(same) >= self.per_address else self._pending)))
-        task = asyncio.get_running_loop().create_task(self._let_in(sock, host))
-        self._pending[task] = sock, host
-        self._from.setdefault(host, {})[task] = None
-        task.add_done_callback(self._forget)
+        loop = asyncio.get_running_loop()
+        guest = _Guest(sock, host, loop.time() + self.patience)
+        self._pending[guest] = None
+        self._from.setdefault(host, {})[guest] = None
+        loop.add_reader(sock.fileno(), self._meet, guest)
+        if self._sweep is None:
+            self._sweep = loop.call_at(guest.until, self._close_silent)
 
-    async def _let_in(self, sock: socket.socket, host: str) -> None:
-        """Authenticate a connection; its time begins when it connects."""
+    def _close_silent(self) -> None:
+        """Close connections whose time is over before they said anything."""
+        loop, self._sweep = asyncio.get_running_loop(), None
+        for guest in [each for each in self._pending if each.task is None]:
+            if guest.until > loop.time():  # many at once
+                later = max(guest.until, loop.time() + _SWEEP)
+                self._sweep = loop.call_at(later, self._close_silent)
+                return
+            self._let_go(guest)
+
+    def _meet(self, guest: _Guest) -> None:
+        """Begin to authenticate a connection that has sent something."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(guest.sock.fileno())
+        guest.task = loop.create_task(self._let_in(guest))
+        guest.task.add_done_callback(lambda _: self._forget(guest))
+
+    async def _let_in(self, guest: _Guest) -> None:
+        """Authenticate a connection; its time began when it connected."""
+        sock, host = guest.sock, guest.host
         try:
-            async with asyncio.timeout(self.patience):
-                await until_ready(sock)
+            async with asyncio.timeout_at(guest.until):
                 if self.context is not None:
                     await self._turn(host)
                     sock = await tls_handshake(sock, self.context, server=True)
@@ -200,25 +231,25 @@ class Listener:
             async with self._first_of[host], self._next:
                 await asyncio.sleep(_PAUSE)
 
-    def _let_go(self, task: asyncio.Task[None]) -> None:
+    def _let_go(self, guest: _Guest) -> None:
         self.counts["let go"] += 1
-        self._dismiss(task)
+        self._dismiss(guest)
 
-    def _dismiss(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        sock, _ = self._pending[task]
-        if sock.fileno() >= 0:  # else it belongs to TLS, which closes it
-            asyncio.get_running_loop().remove_reader(sock.fileno())
-            sock.close()
-        self._forget(task)
+    def _dismiss(self, guest: _Guest) -> None:
+        if guest.task is not None:
+            guest.task.cancel()
+        if guest.sock.fileno() >= 0:  # else it belongs to TLS, which closes it
+            asyncio.get_running_loop().remove_reader(guest.sock.fileno())
+            guest.sock.close()
+        self._forget(guest)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        _, host = self._pending.pop(task, (None, ""))
-        same = self._from.get(host, {})
-        same.pop(task, None)
+    def _forget(self, guest: _Guest) -> None:
+        self._pending.pop(guest, None)
+        same = self._from.get(guest.host, {})
+        same.pop(guest, None)
         if not same:
-            self._from.pop(host, None)
-            self._first_of.pop(host, None)
+            self._from.pop(guest.host, None)
+            self._first_of.pop(guest.host, None)
 
 
 def _cannot(address: str, error: OSError) -> PeerError:

@@ -17,8 +17,6 @@ from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import DataError
 from sottovoce.peers.agreement import Agreement, ModelPart
 
-_NUMBER_LOSSES = ("squared_error", "absolute_error", "binary_cross_entropy")
-
 
 class Records(NamedTuple):
     """Features (records, dim) and targets (records,), empty for a mean."""
@@ -54,7 +52,7 @@ def _features(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarr
 def _targets(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarray:
     if agreement.model.kind == "mean":
         return np.zeros(0)
-    name = agreement.data.target or "y"
+    name = agreement.data.label
     if name not in table:
         raise DataError(f"no column {name!r} for the target, which the agreement names; add it.")
     if agreement.data.classes:
@@ -63,7 +61,7 @@ def _targets(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarra
     values = parse_numbers(table[name], name, "names need classes in the agreement's [data]")
     if values.size == len(values):  # an array may have a second axis of length one
         values = values.reshape(-1)
-    bounds = agreement.data.bounds.get(name)
+    bounds = agreement.data.pairs.get(name)
     return values if bounds is None else Scale.from_bounds(bounds[0], bounds[1], name)(values)
 
 
@@ -78,7 +76,7 @@ def _checked(X: np.ndarray, y: np.ndarray, model: ModelPart) -> Records:
         raise DataError(f"{y.size} targets for {len(X)} records; one is needed for each.")
     if not (np.isfinite(X).all() and np.isfinite(y).all()):
         raise DataError("values that are not finite; remove or fill these records first.")
-    whole_numbers = is_net and model.loss not in _NUMBER_LOSSES
+    whole_numbers = is_net and not model.regression and model.loss != "binary_cross_entropy"
     if whole_numbers or model.classes is not None:
         most = math.inf if model.classes is None else model.classes - 1
         if (y != np.rint(y)).any() or not ((y >= 0) & (y <= most)).all():

@@ -21,10 +21,9 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from sottovoce.ledger.run_ledger import (
     LEDGER,
     RunLedger,
     at_rest,
+    compact_ledger,
     erase_state_key,
     read_charge,
     read_ledger,
@@ -243,24 +243,38 @@ class MemberDirectory:
         Both copies of the lifetime ledger are read, and the ledger of every run with both of its heads.
         Nothing is changed, and a running peer is not disturbed.
         """
-        findings = []
-
-        def check(name: str, rows: Callable[[], int]) -> None:
-            try:
-                findings.append({"ledger": name, "rows": rows(), "problem": ""})
-            except LedgerError as error:
-                findings.append({"ledger": name, "rows": None, "problem": str(error)})
-
-        check("lifetime", lambda: len(self.lifetime_ledger.rows()))
-        if findings[0]["problem"]:
-            return findings
-        for run_id, charge in self.lifetime_ledger.runs.items():
-            place = self.folder / charge.state
+        try:
+            lifetime, runs = len(self.lifetime_ledger.rows()), self.lifetime_ledger.runs
+        except LedgerError as error:
+            return [{"ledger": "lifetime", "rows": None, "problem": str(error)}]
+        findings: list[dict[str, Any]] = [{"ledger": "lifetime", "rows": lifetime, "problem": ""}]
+        for run_id, charge in runs.items():
+            place, rows, problem = self.folder / charge.state, None, ""
             # a run that was only charged has no ledger yet, and one that is closed needs none
-            if charge.status in ("started", "ended") or (place / LEDGER).exists():
-                head_file = self.head_file(bytes.fromhex(run_id))
-                check(str(place), partial(verify_ledger, place, head_file))
+            if charge.status not in ("started", "ended") and not (place / LEDGER).exists():
+                continue
+            try:
+                rows = verify_ledger(place, self.head_file(bytes.fromhex(run_id)))
+            except LedgerError as error:
+                problem = str(error)
+            findings.append({"ledger": str(place), "rows": rows, "problem": problem})
         return findings
+
+    def compact(self, state: Path | None = None) -> list[str]:
+        """Compact the ledgers of all ended runs, or that in one state folder; return the folders."""
+        charges = {self.folder / charge.state: charge for charge in self.lifetime_ledger.runs.values()}
+        places = [place for place, charge in charges.items() if charge.status == "ended"]
+        if state is not None:
+            wanted = Path(state).expanduser().absolute()
+            if wanted not in places:
+                known = f"is {charges[wanted].status}" if wanted in charges else "is not known"
+                raise ConfigError(
+                    f"The run in {state} {known} in the lifetime ledger; only an ended run is compacted."
+                )
+            places = [wanted]
+        for place in places:
+            compact_ledger(place, self.head_file(bytes.fromhex(charges[place].run_id)))
+        return list(map(str, places))
 
     def restore(self, why: str) -> str:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""

@@ -2,8 +2,8 @@
 
 `StepProgram` drives the same `Algorithm` that the stacked runner drives, for one node, over
 ``protocol.node_state(node)`` of every step. Rounds are counted through the whole run: step k begins at round
-``starts[k]``. The mechanism that the algorithm was built with records every draw, so the ledger charges what
-was drawn, not what was planned.
+``starts[k]``. The mechanism that the algorithm was built with records every draw, so the run ledger
+records what was drawn, not what was planned.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class StepProgram:
     """An `Algorithm` for one node, over the local side of one protocol per step.
 
     ``schedule`` returns the protocol of step k, equal at all members; if it is ``stationary``, always that of
-    the first. ``mechanism`` is the recording one that the algorithm was built with; its noise source also
-    serves protocols that add fresh noise in a round, which carries no data and costs nothing. With ``keys``
+    the first. ``mechanism`` is the recording one that the algorithm was built with; protocols that add fresh
+    noise in a round draw it from the same source, and it carries no data and costs nothing. With ``keys``
     noise and batches are functions of a key of the run. ``extra_contacts`` are members this node connects to
     although the schedule may send them no row: the heads of ledgers must reach every member.
     """
@@ -151,13 +151,14 @@ class StepProgram:
 
         A ``row`` that is stored beside the snapshot, because it is sent, is left out.
         """
-        local = {} if self._local is None else _variables(self._local)
-        aside = [name for name, value in local.items() if value is row and row is not None]
+        stored = {} if self._local is None else _variables(self._local)
+        aside = [name for name, value in stored.items() if value is row and row is not None]
+        for name in aside:
+            del stored[name]
         if self._packed_step is None:
-            self._packed_step = pack((self._facts_of_step(), self._state))
-        stored = {name: value for name, value in local.items() if name not in aside}
-        length = _LENGTH.pack(len(self._packed_step))
-        return b"".join((length, self._packed_step, pack((self._round, " ".join(aside), stored))))
+            packed = pack((self._facts_of_step(), self._state))
+            self._packed_step = _LENGTH.pack(len(packed)) + packed
+        return self._packed_step + pack((self._round, " ".join(aside), stored))
 
     def _facts_of_step(self) -> str:
         """Return what every snapshot of this step holds: keys, chains and the number of the step."""
@@ -249,5 +250,6 @@ def _variables(local: protocols.NodeState) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(local).items()
-        if name not in ("node", "rounds") and not isinstance(value, protocols.Protocol)
+        if isinstance(value, np.ndarray)
+        or not (name in ("protocol", "node", "rounds") or isinstance(value, protocols.Protocol))
     }

@@ -18,10 +18,10 @@ from pathlib import Path
 from sottovoce import __version__
 from sottovoce._format import compared, number
 from sottovoce.errors import SottovoceError, TryLater
-from sottovoce.ledger.balance import require_lifetime_budget
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, read_agreement
 from sottovoce.peers.connection import Proxy, client_context, read_message, write_message
+from sottovoce.peers.forecast import forecast
 from sottovoce.peers.identity import Identity, expiry, read_identity
 from sottovoce.peers.listener import Listener
 from sottovoce.peers.member_data import read_records
@@ -132,14 +132,11 @@ def _privacy_cost(agreed: Agreement, identity: Identity | None) -> str:
 
 
 def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, population: str | None) -> str:
-    member_directory.pinned_certificates.require(agreed, member_directory.identity.fingerprint)
+    expected = forecast(member_directory, AgreedRun(agreed), population=population)
     if agreed.run_id.hex() in member_directory.lifetime_ledger.runs:
         return f"all certificates are pinned; the run is known and goes on in {member_directory.folder}"
-    node = agreed.index(member_directory.name)
-    charge = member_directory.charge_of(AgreedRun(agreed), node, population=population)
-    rows = member_directory.lifetime_ledger.forecast(charge)
-    require_lifetime_budget(rows, "the run will not start")
-    sums = ((compared(row["total"], row["epsilon"], "spent"), row["view"]) for row in rows)
+    expected.require("the run will not start")
+    sums = ((compared(row["total"], row["epsilon"], "spent"), row["view"]) for row in expected.lifetime)
     shown = "; ".join(f"{total} of {limit} after it ({view})" for (total, limit), view in sums)
     return f"all certificates are pinned; {shown}"
 

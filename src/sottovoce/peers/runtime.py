@@ -29,8 +29,6 @@ from typing import Any
 import numpy as np
 
 from sottovoce._io import atomic_write
-from sottovoce.accounting import wording
-from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.errors import (
     ConfigError,
     DataError,
@@ -72,6 +70,7 @@ from sottovoce.peers.transport import (
 )
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
+_PROTECTIVE = "protective: discrete Gaussian, of a key made for this run and erased at its end"
 _LOG_WAITING_AFTER = 10.0  # seconds without a round before the members that are waited for are logged
 _REPORT_EVERY = 2.0  # seconds between two reports for `peer status`
 _SLICE = 0.05  # seconds after which a silent wait sees that it is to end
@@ -192,7 +191,7 @@ class Peer:
         agreement, timing, self.names = config.agreement, config.agreement.timing, config.agreement.names
         self.node, self.timing = agreement.index(config.identity.name), config.core_timing
         self._clock_ahead = _clock_ahead()
-        # spans are those of the wall clock at the start; from then on nobody who sets it can move them
+        # spans are those of the wall clock at the start; setting it later does not move them
         self._spans_from = time.monotonic() - time.time()
         self.agreed_run = AgreedRun(agreement, module=config.module, weights=config.weights)
         self._secrets = config.secrets_folder
@@ -275,20 +274,8 @@ class Peer:
 
     def _about(self, contacts: tuple[int, ...]) -> dict[str, Any]:
         """Return the public facts that the ledger keeps for `peer status`."""
-        agreement, run = self.agreement, self.agreed_run
-        about = {
-            "title": agreement.title,
-            "members": self.names,
-            "rounds": run.rounds,
-            "steps": run.steps,
-            "algorithm": agreement.algorithm.name,
-            "epsilon": agreement.budget.epsilon,
-            "delta": agreement.budget.delta,
-            "adjacency": run.plan.adjacency,
-            "contacts": list(contacts),
-            "noise_amplification": run.noise_amplification(self.node),
-            "tolerate": run.tolerate,
-        }
+        agreement = json.loads(self.agreement.canonical)
+        about = {"agreement": agreement, "rounds": self.agreed_run.rounds, "contacts": list(contacts)}
         return {**about, "before": list(self.before.parts)} if self.before.parts else about
 
     def _continue_from(self, hold: contextlib.ExitStack) -> tuple[np.ndarray | None, EarlierVersions]:
@@ -498,8 +485,11 @@ class Peer:
             self.log({"event": "incident", "what": incident})
         for author, details in self.core.witnesses.take_refused():
             self.transport.refuse(author, "too many heads or receipts", details)
+        frames: dict[int, list[bytes]] = {}
         for to, raw in out:
-            self.transport.send(to, raw)
+            frames.setdefault(to, []).append(raw)
+        for to, together in frames.items():
+            self.transport.send(to, *together)
 
     # ---- reporting -------------------------------------------------------------------------------
 
@@ -590,6 +580,11 @@ class Peer:
 
     # ---- the result ------------------------------------------------------------------------------
 
+    @property
+    def noise_description(self) -> str:
+        """Whether the noise that this member adds protects its people, in words."""
+        return self.core.program.mechanism.random.description
+
     def statement(self) -> dict[str, Any]:
         """Return what this member has revealed, to whom, under which assumptions."""
         agreement, run, core = self.agreement, self.agreed_run, self.core
@@ -612,12 +607,12 @@ class Peer:
             "epsilon_all_versions": self.before.total([spent], budget.delta),
             "algorithm": agreement.algorithm.name,
             "protocol": run.plan.schedule(0).name,
-            "guarantee": {**self._stated(spent), "releases": draws},
-            "ldp": self._stated(run.spent_locally(self.node, core.releases)),
-            "network": self._stated(run.guarantee_against_members(self.node)) if as_agreed else None,
+            "guarantee": {**run.stated(spent, self.node), "releases": draws},
+            "ldp": run.stated(run.spent_locally(self.node, core.releases), self.node),
+            "network": run.stated(run.guarantee_against_members(self.node), self.node) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "accepted": list(agreement.accept),
-            "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
+            "noise": _PROTECTIVE if core.program.keys is not None else self.noise_description,
             "statistical_distance": ProtectiveNoise.distance(draws * run.plan.width),
             "assumptions": [cipher, *backup_assumptions(run)],
             "checks": checks(run),
@@ -625,21 +620,6 @@ class Peer:
             "left_out": [[r, self.names[s]] for r, s in sorted(core.dropped)],
             "incidents": list(core.incidents),
             "proofs": list(core.proofs),
-        }
-
-    def _stated(self, guarantee: Guarantee) -> dict[str, Any]:
-        """Return a guarantee in words and plain numbers."""
-        delta, who = self.agreement.budget.delta, guarantee.adversary
-        words = wording.stored_adversary(who.to_dict() | {"user": self.node}, self.names, "member")
-        return {
-            "view": who.kind,
-            "adversary": words,
-            "adjacency": guarantee.adjacency,
-            "label": guarantee.label,
-            "epsilon": guarantee.epsilon(delta),
-            "delta": delta,
-            "best_guess": guarantee.best_guess,
-            "assumptions": list(guarantee.assumptions),
         }
 
     def _write(self) -> Outcome | None:

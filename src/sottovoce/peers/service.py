@@ -4,48 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
 from sottovoce.errors import ConfigError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.connection import split_address
 from sottovoce.peers.member_directory import MemberDirectory
-
-_UNIT = """[Unit]
-Description=Sottovoce peer: {title}
-Documentation=man:systemd.service(5)
-Wants=network-online.target
-After=network-online.target time-sync.target
-
-[Service]
-Type=notify
-ExecStart={command}
-# reading many records takes a while; a step may take any time, but one that waits for so long hangs
-TimeoutStartSec=1800
-WatchdogSec=600
-{user}# 0 the model is there; 75 stopped in order, a neighbor away, the disk full: the same command goes on
-SuccessExitStatus=75
-Restart=on-failure
-RestartForceExitStatus=75
-# a wrong file or a refusal does not become right by itself
-RestartPreventExitStatus=1 2 78
-RestartSec=30
-KillSignal=SIGTERM
-TimeoutStopSec=60
-LimitNOFILE=65536
-LimitCORE=0
-UMask=0077
-NoNewPrivileges=yes
-PrivateTmp=yes
-ProtectSystem=strict
-ProtectHome={home}
-ReadWritePaths={writable}
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
-CapabilityBoundingSet={capability}
-{ambient}
-[Install]
-WantedBy=multi-user.target
-"""
 
 
 def peer_unit(
@@ -88,7 +53,8 @@ def peer_unit(
     address = str(extra.get("--listen") or (member.address if member.reachable else ""))
     low_port = bool(address) and split_address(address)[1] < 1024
     capability = "CAP_NET_BIND_SERVICE" if low_port else ""
-    unit = _UNIT.format(
+    template = resources.files("sottovoce") / "templates" / "peer.service"
+    unit = template.read_text(encoding="utf-8").format(
         title=agreement.title.replace("%", "%%"),
         command=" ".join(map(_quoted, command)),
         user=f"User={user}\n" if user else "",

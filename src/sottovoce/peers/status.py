@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.accounting.budget import Budget
-from sottovoce.accounting.release import ShareCurves, count_by_kind
 from sottovoce.errors import ConfigError, LedgerError, TryLater
 from sottovoce.ledger.run_ledger import is_locked, read_ledger
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement import Agreement
+from sottovoce.planfile.schema import check_section
 
 LIVE = "live.json"  # the last report of a running peer
 HOST = "127.0.0.1"
@@ -28,39 +29,32 @@ _SECONDS = 5.0
 def read_status(folder: str | Path) -> dict[str, Any]:
     """Return rounds, neighbors, releases and the budget that is left; the whole chain is checked."""
     stored = read_ledger(folder)
-    about, saved = stored["about"], stored["saved"]
-    try:
-        names = about["members"]
-        budget = Budget(about["epsilon"], about["delta"], adjacency=about["adjacency"])
-        rounds, member = int(about["rounds"]), names[stored["node"]]
-    except (KeyError, IndexError, TypeError) as error:
-        raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
-    # with masks the agreement charges what so many others together see, as the run itself does
-    amplification, tolerate = float(about.get("noise_amplification", 1.0)), int(about.get("tolerate", 0))
-    curve = ShareCurves().add(count_by_kind(saved.releases), share=amplification**-2)
-    spent = curve.epsilon(budget.delta) if saved.releases else 0.0
+    about, saved, node = stored["about"], stored["saved"], stored["node"]
+    if "agreement" not in about:
+        raise LedgerError(f"The ledger in {folder} holds no agreement; it was not made by `peer run`.")
+    agreement = check_section(Agreement, about["agreement"], f"The agreement in {folder}")
+    agreed_run, names, budget = AgreedRun(agreement), agreement.names, agreement.budget
+    stated = agreed_run.stated(agreed_run.spent(node, saved.releases), node)  # as the statement has it
     newest: dict[int, int] = {}
     for r, sender in saved.heard:
         newest[sender] = max(newest.get(sender, -1), r)
     notes = [part for note in saved.notes for part in note.split("; ")]
     return {
         "session": stored["session"],
-        "title": about.get("title", ""),
-        "member": member,
+        "title": agreement.title,
+        "member": names[node],
         "population": about.get("charge", {}).get("population"),
         "running": is_locked(folder),
-        "finished": saved.state is not None and saved.at >= rounds,
+        "finished": stored["compacted"] or (saved.state is not None and saved.at >= agreed_run.rounds),
         "round": saved.at,
-        "rounds": rounds,
+        "rounds": agreed_run.rounds,
         "rows_sent": len(saved.sent),
-        "heard": {names[s]: newest.get(s, -1) for s in about.get("contacts", sorted(newest))},
+        "heard": {names[s]: newest.get(s, -1) for s in about["contacts"]},
         "releases": sum(release.draws for release in saved.releases),
-        "adjacency": budget.adjacency,
-        "label": "exact" if tolerate else "ldp",
-        "tolerate": tolerate,
-        "delta": budget.delta,
-        "epsilon_spent": spent,
-        "epsilon_left": max(0.0, budget.epsilon - spent),
+        **{key: stated[key] for key in ("view", "adversary", "adjacency", "label", "delta")},
+        "tolerate": agreed_run.tolerate,
+        "epsilon_spent": stated["epsilon"],
+        "epsilon_left": max(0.0, budget.epsilon - stated["epsilon"]),
         "epsilon_budget": budget.epsilon,
         "incidents": [note for note in notes if not note.startswith("proof ")],
         "ledger_rows": stored["rows"],
@@ -92,7 +86,7 @@ def read_proof(folder: str | Path) -> dict[str, Any]:
         for (r, s), proof in sorted(saved.heard.items())
     ]
     return {
-        **{name: stored[name] for name in ("session", "node", "rows", "head")},
+        **{name: stored[name] for name in ("session", "node", "rows", "head", "compacted")},
         "releases": [release.to_dict() for release in saved.releases],
         "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
         "heard": heard,
@@ -125,6 +119,8 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 heard.setdefault((int(row["round"]), int(row["sender"])), {})[node] = str(row["digest"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ConfigError("A file is not what `sottovoce peer ledger --json` prints; make it anew.") from None
+    if any(proof.get("compacted") for proof in proofs):
+        raise ConfigError("A ledger that was compacted has no digests of rows left to compare.")
     if len(runs) > 1 or len(nodes) < max(2, len(proofs)):
         raise ConfigError(
             "Comparing needs the ledgers of two members or more of one run, one of each member, got "

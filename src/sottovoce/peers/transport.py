@@ -160,10 +160,14 @@ class NeighborState:
         self.calls, self.lines = RateLimit(*_CALLS), RateLimit(*_LINES)
         self.control, self.news, self.refused = RateLimit(*_CONTROL), RateLimit(*_NEWS), RateLimit(*_REFUSED)
 
+    @property
+    def newest(self) -> Connection | None:
+        """The connection that sends."""
+        return next(reversed(self.connections), None)
+
     def next_message(self, connection: Connection) -> bytes | None:
         """Return what a connection sends next; only the newest one sends."""
-        newest = next(reversed(self.connections), None)
-        return self.queue.popleft() if self.queue and connection is newest else None
+        return self.queue.popleft() if self.queue and connection is self.newest else None
 
 
 class TlsTransport:
@@ -224,24 +228,25 @@ class TlsTransport:
         self.listener = Listener(address, self._enter, context=server_context(self.identity, roots))
         await self.listener.open()
 
-    def send(self, to: int, raw: bytes) -> None:
-        """Queue bytes for a contact."""
+    def send(self, to: int, *frames: bytes) -> None:
+        """Queue frames for a contact."""
         contact = self._known.get(to)
         if contact is None:
             return
-        kind = FrameCodec.kind_of(raw)
-        if kind in (POSITION, SUMMARY):  # only the newest question and the newest answer are worth sending
-            for old in [each for each in contact.queue if FrameCodec.kind_of(each) == kind]:
-                if FrameCodec.wants_answer(old) == FrameCodec.wants_answer(raw):
-                    contact.queue.remove(old)
-        contact.queue.append(raw)
+        for raw in frames:
+            kind = FrameCodec.kind_of(raw)
+            if kind in (POSITION, SUMMARY):  # only the newest question and answer are worth sending
+                for old in [each for each in contact.queue if FrameCodec.kind_of(each) == kind]:
+                    if FrameCodec.wants_answer(old) == FrameCodec.wants_answer(raw):
+                        contact.queue.remove(old)
+            contact.queue.append(raw)
         self._pour(to)
 
     def push(self, seconds: float) -> None:
         """Send what is queued for so long; nothing is read and nobody is let in meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            busy = {each.tls.fileno(): each for each in self._connections if each.unsent is not None}
+            busy = {each.tls.fileno(): each for each in self._connections if each.unsent}
             if not busy:
                 time.sleep(left)
                 return
@@ -264,9 +269,7 @@ class TlsTransport:
         contacts = self._known.values()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(contact.queue for contact in contacts) or any(
-                    each.unsent is not None for each in self._connections
-                ):
+                while any(each.queue for each in contacts) or any(each.unsent for each in self._connections):
                     await asyncio.sleep(0.005)
                 for connection in self._connections:
                     connection.leave()
@@ -435,8 +438,8 @@ class TlsTransport:
 
     def _pour(self, to: int) -> None:
         contact = self._known[to]
-        newest = next(reversed(contact.connections), None)
-        if newest is None or newest.unsent is not None or (contact.queue and self.expired(to, self.node)):
+        newest = contact.newest
+        if newest is None or newest.unsent or (contact.queue and self.expired(to, self.node)):
             return  # what waits is written later, by the newest connection
         newest.write()
 
@@ -485,8 +488,7 @@ class TlsTransport:
         if connection not in contact.connections:
             return
         del contact.connections[connection]
-        if connection.unsent is not None:
-            contact.queue.appendleft(connection.unsent)
+        contact.queue.extendleft(reversed(connection.unsent))
         if isinstance(error, FrameError):
             self.refuse(to, BAD_FRAME, str(error))
         if contact.connections:

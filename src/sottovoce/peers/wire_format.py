@@ -25,7 +25,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -39,8 +39,10 @@ SIGNED = (ROW, HEAD, RECEIPTS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s64sB7x")
 HEADS = struct.Struct("<QQ32sqq32s32s")
+_ROUND = struct.Struct("<Q")  # follows the sender in the header
 _VERSION = struct.Struct("<QQ32s")  # with which heads and receipts begin
 _RECEIPT = struct.Struct("<32sq32s")  # of one member
+_SIGNED = struct.Struct("<BIQ")
 _HELD = struct.Struct("<QQ8s8s")  # one line of a summary
 _NEWS_BYTES = 1 << 18  # of one news frame, if not a single head and one member's receipts are longer
 HEAD_FRAME = HEADER.size + HEADS.size + TRAILER  # length of a whole frame that holds a head
@@ -203,9 +205,14 @@ class FrameCodec:
         return raw[at : at + 1] == b"\1"
 
     @cached_property
+    def _element(self) -> np.dtype[Any]:
+        """Type of the numbers of a row."""
+        return np.dtype(_DTYPES[self.dtype][1])
+
+    @cached_property
     def _sizes(self) -> dict[int, int]:
         """Length of the payload by kind; of news, the largest."""
-        row = self.dim * np.dtype(self.dtype).itemsize
+        row = self.dim * self._element.itemsize
         receipts = _VERSION.size + self.members * _RECEIPT.size + HEAD_FRAME
         several = min(self.members * (HEAD_FRAME + HEADER.size + receipts + TRAILER), _NEWS_BYTES)
         news = max(HEAD_FRAME, HEADER.size + receipts + TRAILER, several)
@@ -234,7 +241,7 @@ class FrameCodec:
             raise FrameError(
                 f"A masked row is {self.dtype} on the grid, got {values.dtype}; nothing was sent."
             )
-        array = np.ascontiguousarray(values, _DTYPES[self.dtype][1])
+        array = np.ascontiguousarray(values, self._element)
         if array.shape != (self.dim,) or not np.isfinite(array).all():
             raise FrameError(f"A row to send must hold {self.dim} finite numbers, got shape {array.shape}.")
         return self._frame(ROW, sender, array.data.cast("B"), round)
@@ -302,7 +309,7 @@ class FrameCodec:
 
     def _signed_content(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
         """Return what is signed: a digest alone, so that it can be shown without the content."""
-        return b"sottovoce frame\n" + self.session + struct.pack("<BIQ", kind, sender, round) + digest
+        return b"sottovoce frame\n" + self.session + _SIGNED.pack(kind, sender, round) + digest
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -343,7 +350,7 @@ class FrameCodec:
         if kind in (ROW, DROP):
             if kind == ROW and not self.dtype.startswith("int"):
                 values = self.values(frame)
-                largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+                largest = max(float(np.maximum.reduce(values)), -float(np.minimum.reduce(values)))
                 if not math.isfinite(largest):  # NaN wins in both
                     raise FrameError("The row holds NaN or infinity.")
                 return frame._replace(largest=largest)
@@ -370,6 +377,12 @@ class FrameCodec:
             raise FrameError("The news holds nothing, or more than one frame can.")
         return length
 
+    def peek_round(self, raw: bytes) -> int:
+        """Return the round that a row states, of which nothing is checked."""
+        if len(raw) != self._whole(ROW):
+            raise FrameError(f"A row of this run takes {self._whole(ROW)} bytes, got {len(raw)}.")
+        return int(_ROUND.unpack_from(raw, _SENDER + 4)[0])
+
     def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
         """Return whether ``sender`` signed a row of that digest for that round."""
         return self._signed(ROW, sender, round, digest, signature)
@@ -380,15 +393,15 @@ class FrameCodec:
 
     def values(self, frame: Frame) -> np.ndarray:
         """Return the numbers of a row frame."""
-        return np.frombuffer(frame.content, _DTYPES[self.dtype][1])
+        return np.frombuffer(frame.content, self._element)
 
     def is_exact(self, row: np.ndarray | None) -> bool:
         """Whether the frame of a row holds every bit of it."""
-        return row is not None and row.dtype == np.dtype(_DTYPES[self.dtype][1])
+        return row is not None and row.dtype == self._element
 
     def row_values(self, raw: bytes) -> np.ndarray:
         """Return the numbers of a row frame of this member's own, which need no check."""
-        return np.frombuffer(raw, _DTYPES[self.dtype][1], self.dim, HEADER.size).copy()
+        return np.frombuffer(raw, self._element, self.dim, HEADER.size).copy()
 
     def read_position(self, frame: Frame) -> Position:
         """Return the content of a position or drop frame."""

@@ -66,6 +66,7 @@ class Witnesses:
         self.others = tuple(v for v in range(members) if v != self.node) if asks else ()
         self.nonce = nonce
         self.confirmed = dict.fromkeys(self.others, -1)  # rows of this ledger whose head each member holds
+        self._by_all: float = -1 if asks else math.inf  # the least of them
         self.unanswered = set(self.others)
         self.announced = -1  # rows under the head that was last announced
         self.withheld: Outgoing = []  # with a head after every row: rows whose head not all hold yet
@@ -82,7 +83,7 @@ class Witnesses:
         # when new receipts must be signed; those for stored heads may have been lost before the start
         self._receipts_by = -math.inf if stored.heads else math.inf
         self._quiet_until = -math.inf  # before that, news leaves only with a row
-        self._rows_since_announced = self._rows_since_new_head = 0
+        self._rows_since_announced = 0
         self._recent: deque[int] = deque(maxlen=max(1, 2 * self.every - 1))
         self._chains: dict[int, bytes] = {}
         self._allowances: dict[Key, tuple[float, float, int]] = {}
@@ -96,8 +97,7 @@ class Witnesses:
     @property
     def blocked(self) -> bool:
         """Whether too many rows are unconfirmed for another to be drawn."""
-        full = len(self._recent) == self._recent.maxlen
-        return full and min(self.confirmed.values(), default=math.inf) < self._recent[0]
+        return len(self._recent) == self._recent.maxlen and self._by_all < self._recent[0]
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -152,7 +152,6 @@ class Witnesses:
         """Return what leaves after a new row was committed: the row, and news."""
         self._recent.append(self.core.store.newest()[0])
         self._rows_since_announced += 1
-        self._rows_since_new_head += 1
         if self._rows_since_announced >= self.every:
             self.announce()
         if self.every == 1 and self.others:
@@ -187,10 +186,11 @@ class Witnesses:
         """Return one frame of news for every contact that lacks something, if it is time."""
         if not self.others or (now < self._quiet_until and not with_row):
             return []
-        # while rows flow, receipts wait for some of them: heads of others are then committed with a row
-        enough = with_row and self._rows_since_new_head >= self.every // 4
+        # while rows flow, receipts leave with a head: those of others are committed by then, and both go
+        # round together
+        announced = with_row and self._rows_since_announced == 0
         if self._receipts_by < math.inf and (
-            enough or now >= self._receipts_by or not self.core.expects_commit
+            announced or now >= self._receipts_by or not self.core.expects_commit
         ):
             self._sign_receipts()
         out = [(s, raw) for s in self.contacts if self._behind[s] for raw in self._news_for(s)]
@@ -358,6 +358,7 @@ class Witnesses:
                 rows = self._issued.get(receipt.head)
                 if rows is not None:
                     self.confirmed[w] = max(self.confirmed[w], rows)
+                    self._by_all = min(self.confirmed.values())
                     self.unanswered.discard(w)
             elif v != w:
                 self._same_rows(w, v, receipt)
@@ -373,10 +374,9 @@ class Witnesses:
             started = known is None or known.nonce != head.nonce
             self.heads[v], self.not_durable[v] = head, raw
             self._put(raw)
-            if self._receipts_by == math.inf:  # one set of receipts for all heads of the next rows
-                self._rows_since_new_head = 0
-            # a member that has started waits for this receipt
-            self._receipts_by = min(self._receipts_by, now if started else now + self._patience)
+            # a member that has started waits for this receipt; others have `every` rows more
+            wait = max(self._patience, min(4 * self._patience, self.every * self.core.row_time))
+            self._receipts_by = min(self._receipts_by, now if started else now + wait)
             self._same_chain(v, head)
         elif self._newer != v:
             self._newer, self._receipts_by = v, now

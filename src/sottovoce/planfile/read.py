@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,16 +17,18 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
-from sottovoce.algorithms.consensus_newton import ConsensusNewton, newton_options
+from sottovoce.algorithms.consensus_newton import ConsensusNewton
 from sottovoce.algorithms.consensus_sgd import exact_protocol
 from sottovoce.algorithms.plan import Plan, public_units
 from sottovoce.data.files import read_numbers
+from sottovoce.data.images import ImageReading
 from sottovoce.data.ingest import check_accepted
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.graphs import Network
-from sottovoce.models.adapters import LinearAdapter
+from sottovoce.models.adapters import LinearAdapter, ModelAdapter
+from sottovoce.models.prepared import PreparedFit, how_many, with_assumptions
 from sottovoce.objectives import GLM
-from sottovoce.planfile.records import DataReader, PlanRecords
+from sottovoce.planfile.records import DataReader
 from sottovoce.planfile.schema import (
     NOISE_OPTIONS,
     NetworkSection,
@@ -39,10 +41,10 @@ from sottovoce.planfile.schema import (
 
 @dataclass(frozen=True)
 class LoadedPlan:
-    """A plan, the records it runs on (None for an average), and the sections of its file."""
+    """A plan, the model and records it trains (None for an average), and the sections of its file."""
 
     plan: Plan
-    records: PlanRecords | None
+    adapter: ModelAdapter | None
     network: Network | None
     accepted: tuple[str, ...]
     settings: PlanFile
@@ -55,19 +57,27 @@ class LoadedPlan:
     @property
     def adversary(self) -> AdversaryOptions:
         """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
-        return {} if self.settings.budget is None else self.settings.budget.budget.adversary
+        return {} if self.settings.limit is None else self.settings.limit.adversary
 
-    @property
-    def training_records(self) -> PlanRecords:
-        """The records of a training plan; raise if they are only announced."""
-        assert self.records is not None
-        assert self.settings.data is not None
-        if self.records.data is None:
+    @cached_property
+    def prepared(self) -> PreparedFit:
+        """The training of the plan, as `sottovoce.fit` prepares one; raise if records are only announced."""
+        adapter, data, limit = self.adapter, self.settings.data, self.settings.limit
+        assert adapter is not None
+        assert data is not None
+        if adapter.data is None:
             raise DataError(
-                f"There is no file {self.settings.data.file}; its sizes are enough for sottovoce plan, not "
-                "for training."
+                f"There is no file {data.file}; its sizes are enough for sottovoce plan, not for training."
             )
-        return self.records
+        stated = partial(
+            with_assumptions,
+            accepted=self.accepted,
+            public_test=data.test_file is not None or isinstance(adapter.columns, ImageReading),
+            simulated=self.settings.noise.seed is not None,
+        )
+        guarantees = [stated(guarantee) for guarantee in self.guarantees]
+        privacy = guarantees[0] if limit is None else stated(self.privacy)
+        return PreparedFit(adapter, self.plan, privacy, guarantees, self.accepted, limit)
 
     @cached_property
     def privacy(self) -> Guarantee:
@@ -185,11 +195,11 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
     options = {key: lists_to_tuples(value) for key, value in {**options, **changed}.items()}
     with prefix_errors(where):
         network = _network(settings, name, folder)
-        records = None if train is None else _records(settings, name, folder, network, options)
-        if name == ConsensusNewton.name and "steps" not in options and records is not None:
-            settings, suited = _suited(settings, records, network)
+        adapter = None if train is None else _adapter(settings, name, folder, network, options)
+        if name == ConsensusNewton.name and "steps" not in options and adapter is not None:
+            settings, suited = _suited(settings, adapter, network)
             options = suited | options
-        options |= _options_elsewhere(settings, name, network, records, options)
+        options |= _options_elsewhere(settings, name, network, adapter, options)
     for key in missing_options(name, options):
         raise ConfigError(f"{where}, [{section}] {key} is missing; {name} needs it.")
     with prefix_errors(f"{where}, [{section}]"):
@@ -198,12 +208,12 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
             raise ConfigError(
                 "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
             )
-        plan = build_plan(name, options | noise, budget=None if noise or budget is None else budget.budget)
-    uncharged = () if records is None else records.uncharged
+        plan = build_plan(name, options | noise, budget=None if noise else settings.limit)
+    uncharged = () if adapter is None else adapter.uncharged
     accepted = check_accepted([name for name in settings.accept if name != LARGE_DELTA], uncharged, where)
     if budget is not None:
         accepted += accepted_delta(budget.delta, public_units(plan), plan.adjacency, settings.accept, where)
-    return LoadedPlan(plan, records, network, accepted, settings)
+    return LoadedPlan(plan, adapter, network, accepted, settings)
 
 
 # ---- who, and what -------------------------------------------------------------------------------------
@@ -238,9 +248,9 @@ def _network(settings: PlanFile, name: str, folder: Path) -> Network | None:
     return None if settings.network is None else build_network(settings.network, folder)
 
 
-def _records(
+def _adapter(
     settings: PlanFile, name: str, folder: Path, network: Network | None, options: Mapping[str, Any]
-) -> PlanRecords:
+) -> ModelAdapter:
     assert settings.data is not None
     agents = network.n if network is not None else 1 if "records" in plan_options(name) else None
     if agents is not None and settings.data.users not in (None, agents):
@@ -269,7 +279,7 @@ def _options_elsewhere(
     settings: PlanFile,
     name: str,
     network: Network | None,
-    records: PlanRecords | None,
+    adapter: ModelAdapter | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the options of a plan that other sections hold, as far as the algorithm has them."""
@@ -281,32 +291,31 @@ def _options_elsewhere(
             elsewhere["protocol"] = str(settings.protocol.named("chebyshev"))
     elif settings.protocol.model_dump(exclude_defaults=True):
         raise ConfigError("[protocol] is for plans over a network; leave it out.")
-    if records is not None:
-        objective, smoothness = records.adapter.objective, options.get("smoothness")
-        elsewhere |= {"objective": objective, "sizes": records.sizes}
-        elsewhere |= {"records": sum(records.sizes), "users": len(records.sizes)}
+    if adapter is not None:
+        objective, smoothness = adapter.objective, options.get("smoothness")
+        elsewhere |= {"objective": objective, "sizes": adapter.sizes}
+        elsewhere |= {"records": sum(adapter.sizes), "users": len(adapter.sizes)}
         if isinstance(smoothness, (int, float)) and settings.model is None:  # one for all features
             elsewhere["smoothness"] = (float(smoothness),) * objective.dim
     return {key: value for key, value in elsewhere.items() if key in known}
 
 
 def _suited(
-    settings: PlanFile, records: PlanRecords, network: Network | None
+    settings: PlanFile, adapter: ModelAdapter, network: Network | None
 ) -> tuple[PlanFile, dict[str, Any]]:
     """Return the settings with options of Newton steps that suit the budget, as in `sv.fit`, and these."""
-    adapter, train = records.adapter, settings.train
+    train = settings.train
     assert train is not None
-    if settings.budget is None or not isinstance(adapter, LinearAdapter):
+    budget = settings.limit
+    if budget is None or not isinstance(adapter, LinearAdapter):
         return settings, {}
-    objective, budget, n = adapter.objective, settings.budget.budget, len(records.sizes)
-    suited = newton_options(objective, sum(records.sizes), budget.epsilon, budget.delta, adapter.feature_norm)
+    suited = adapter.newton_options(budget)
     optimizer = {key: value for key, value in asdict(suited["optimizer"]).items() if value}
     stated = {**suited, "optimizer": optimizer, **(train.model_extra or {})}
     update: dict[str, Any] = {"train": train.model_copy(update=stated)}
     if settings.protocol.name is None and network is not None:
-        together = budget.colluders if isinstance(budget.colluders, int) else len(budget.colluders)
-        protocol = settings.protocol.model_copy(update={"name": exact_protocol(n, together)})
-        update["protocol"] = protocol
+        name = exact_protocol(len(adapter.sizes), how_many(budget))
+        update["protocol"] = settings.protocol.model_copy(update={"name": name})
     return settings.model_copy(update=update), suited
 
 

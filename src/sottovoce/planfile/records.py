@@ -1,6 +1,6 @@
 """The ``[data]`` section of a plan file: which records, how they are prepared, and who holds them.
 
-Preparation that reads more than one private record at a time is named in `PlanRecords.uncharged`; a file
+Preparation that reads more than one private record at a time is named in `ModelAdapter.uncharged`; a file
 must accept each of these by name.
 """
 
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_libsvm, read_npz
-from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.base import held_out_rows, is_sparse, with_ones
 from sottovoce.data.files import TABLE_FORMATS, read_table, table_format
 from sottovoce.data.images import SETS, ImageReading, load_images
-from sottovoce.data.ingest import IngestedRecords, ingest, require_label_and_group
+from sottovoce.data.ingest import IngestedRecords, ingest
 from sottovoce.data.tables import Columns, Scale, TableData, are_dates
 from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
@@ -27,12 +28,9 @@ from sottovoce.models.adapters import (
     ModelAdapter,
     ModelOptions,
     adapt_model,
-    linear_evaluation,
     linear_labels,
     linear_target,
-    several_classes,
 )
-from sottovoce.models.saved import seen_images
 from sottovoce.objectives import GLM
 from sottovoce.objectives.glm import REGRESSIONS
 from sottovoce.planfile.schema import DataSection, ModelSection, prefix_errors
@@ -50,28 +48,6 @@ TABLE_KEYS = (
 Table = dict[str, np.ndarray]
 
 
-class PlanRecords(NamedTuple):
-    """What a plan runs on, what it must know of it beforehand, and how a row becomes a model.
-
-    ``adapter`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
-    Records of which only the sizes are stated have no ``data``: the plan is accounted before they are there.
-    """
-
-    data: Any
-    sizes: tuple[int, ...]
-    uncharged: tuple[str, ...]
-    adapter: ModelAdapter
-    columns: Columns | ImageReading | None
-    label: str | None
-    builder: Mapping[str, object] | None = None
-
-    def score(self, coef: np.ndarray) -> dict[str, Any]:
-        """Return how well final coefficients of a linear model predict the test records."""
-        if self.adapter.evaluate is None:
-            return {}
-        return self.adapter.rescaled(self.adapter.evaluate(coef[None]))
-
-
 @dataclass(frozen=True)
 class DataReader:
     """Reads the records that ``[data]`` describes, for so many agents, or one part per user (None).
@@ -85,73 +61,56 @@ class DataReader:
     names: Sequence[object] | None = None
     accept: Sequence[str] = ()
 
-    def linear(self, model: GLM) -> PlanRecords:
-        """Return the records of a linear model."""
-        section, agents = self.section, self.agents
+    def linear(self, model: GLM) -> ModelAdapter:
+        """Return a linear model with its records."""
+        section, regression = self.section, model.loss in REGRESSIONS
         self._refuse(IMAGE_KEYS, "is for images, which need a network: a [model] section.")
-        private, features = self._table(regression=model.loss in REGRESSIONS)
-        X, columns = private.inputs, private.columns
-        options, uncharged = self._model_options(private)
-        if section.name is not None and section.classes is None and model.loss not in REGRESSIONS:
+        private, names = self._table(regression)
+        if section.name is not None and section.classes is None and not regression:
             # the classes of a data set with a name are as public as its name
-            options = replace(options, classes=tuple(np.unique(private.targets).tolist()))
-        target = linear_target(model, private.targets, options)
-        y = linear_labels(target, private.targets)
-        data: Dataset | Shards
-        if agents == 1:
-            data, sizes = Dataset(section.name or "file", X, y), (len(y),)
-        elif is_sparse(X):
-            raise DataError("the data are sparse; dealing them out among users needs a dense array.")
-        else:
-            data = Shards.from_parts(X, y, self._parts(private.groups, y))
-            sizes = tuple(data.sizes.tolist())
-        model_of_classes = several_classes(model, target, options.weights(target))
-        objective = replace(model_of_classes, dim=int(X.shape[1]), intercept=section.intercept)
-        adapter = LinearAdapter(objective, data, target, names=features, intercept=section.intercept)
-        # as in `fit`: columns within bounds are rarely near them all at once
-        square = (X.shape[1] + section.intercept) / 2 if columns is None else columns.usual_square
-        adapter.feature_norm = math.sqrt(square)
-        if private.test is not None:
-            test = (private.test[0], linear_labels(target, private.test[1]))
-            adapter.evaluate = linear_evaluation(objective, target, *test)
-        if columns is not None:
-            columns = replace(columns, ones=False)  # the linear model adds its intercept itself
-        records = PlanRecords(data, sizes, uncharged, adapter, columns, section.label)
-        return self._with_stated_sizes(records)
+            classes = tuple(np.unique(private.targets).tolist())
+            private = replace(private, table=replace(private.table, classes=classes))
+        y = linear_labels(linear_target(model, private), private.targets)
+        parts = [np.arange(len(y))] if self.agents == 1 else self._parts(private.groups, y)
+        options = ModelOptions(class_weight=section.class_weight, class_shares=section.class_shares)
+        adapter = adapt_model(model, private, parts, options, intercept=section.intercept)
+        assert isinstance(adapter, LinearAdapter)
+        adapter.names = names
+        return self._with_stated_sizes(adapter)
 
-    def network(self, model: ModelSection, clip_norm: float) -> PlanRecords:
-        """Return the records of a network: official images, or a table or arrays of one's own."""
-        section = self.section
-        columns: Columns | ImageReading | None
+    def network(self, model: ModelSection, clip_norm: float) -> ModelAdapter:
+        """Return a network with its records: official images, or a table or arrays of one's own."""
+        section, reading = self.section, None
         if section.file is None and (section.name or "digits") in SETS:
-            private, columns, classes = self._images()
-            options, uncharged = ModelOptions(classes=classes), private.uncharged
+            private, reading = self._images()
             parts = self._parts(None, private.targets, np.random.default_rng(section.seed), "label")
         else:
             self._refuse(IMAGE_KEYS, f"is for sets of images: {', '.join(SETS)}.")
             private, _ = self._table()
-            columns = private.columns
-            options, uncharged = self._model_options(private)
+            if section.intercept:
+                private = _with_ones(private)
             numbers = np.unique(np.asarray(private.targets), return_inverse=True)[1]
             parts = self._parts(private.groups, numbers)
-        module, builder = _network(model, self.folder, np.shape(private.inputs)[1:], options.classes)
+        shape = np.shape(private.inputs)[1:]
+        module, builder = _network(model, self.folder, shape, private.table.classes)
         own = model.weights is not None or model.module is not None
-        options = replace(
-            options,
-            physical_batch=model.physical_batch,
-            device=model.device,
+        options = ModelOptions(
             clip_norm=clip_norm,
             loss=model.loss,
             initial=model.initial or ("keep" if own else "reset"),
+            class_weight=section.class_weight,
+            class_shares=section.class_shares,
+            physical_batch=model.physical_batch,
+            device=model.device,
         )
-        public = None if private.test is None else IngestedRecords(*private.test)
-        adapter = adapt_model(module, private, public, parts, options)
-        sizes = tuple(adapter.data.sizes.tolist())
-        records = PlanRecords(adapter.data, sizes, uncharged, adapter, columns, section.label, builder)
-        return self._with_stated_sizes(records)
+        adapter = adapt_model(module, private, parts, options)
+        adapter.builder = builder
+        if reading is not None:
+            adapter.columns = reading
+        return self._with_stated_sizes(adapter)
 
-    def _images(self) -> tuple[IngestedRecords, ImageReading, tuple[int, ...]]:
-        """Return official images as the network sees them, how they are read, and their classes."""
+    def _images(self) -> tuple[IngestedRecords, ImageReading]:
+        """Return official images as the network sees them, and how they are read."""
         section = self.section
         self._refuse(TABLE_KEYS, "is for tables, not for sets of images; leave it out.")
         if isinstance(section.features, tuple):
@@ -160,33 +119,29 @@ class DataReader:
             )
         images = load_images(section.name or "digits", section.folder and self.folder / section.folder)
         reading = ImageReading(section.side, section.mean or 0.0, section.std or 1.0, section.features)
-        test = (seen_images(reading, images.x_test), images.y_test)
-        private = IngestedRecords(seen_images(reading, images.x), images.y, test=test)
-        return private, reading, tuple(range(images.classes))
+        test = IngestedRecords(reading(images.x_test), images.y_test)
+        classes = TableData(None, classes=range(images.classes))
+        return IngestedRecords(reading(images.x), images.y, test=test, table=classes), reading
 
     def _refuse(self, keys: Sequence[str], sentence: str) -> None:
         for key in keys:
             if getattr(self.section, key) != DataSection.model_fields[key].default:
                 raise ConfigError(f"[data] {key} {sentence}")
 
-    def _model_options(self, private: IngestedRecords) -> tuple[ModelOptions, tuple[str, ...]]:
-        """Return what the file says about labels, and what is read of private records without a charge."""
-        section, uncharged = self.section, private.uncharged
-        accept: tuple[str, ...] = ()
-        table = TableData(None, section.label, bounds=section.bounds)
-        if section.classes is None and np.asarray(private.targets).dtype.kind in "OUS":
-            accept = ("class names",)
-            uncharged = (*uncharged, *accept)
-        options = ModelOptions(
+    def _table_data(self, source: object) -> TableData:
+        """Return how the file says that a table is read."""
+        section = self.section
+        return TableData(
+            source,
+            section.label,
+            section.group,
+            section.features if isinstance(section.features, tuple) else None,
+            section.drop,
+            categories=section.categories,
+            missing=section.missing or "refuse",
+            bounds=section.bounds,
             classes=section.classes,
-            label=section.label,
-            label_bounds=table.label_bounds,
-            common_bounds=table.common_bounds,
-            class_weight=section.class_weight,
-            class_shares=section.class_shares,
-            accept=accept,
         )
-        return options, tuple(dict.fromkeys(uncharged))
 
     # ---- records that are not there yet ------------------------------------------------------------------
 
@@ -199,11 +154,11 @@ class DataReader:
     def _file(self, name: Path) -> Path:
         return self.folder / name
 
-    def _with_stated_sizes(self, records: PlanRecords) -> PlanRecords:
+    def _with_stated_sizes(self, adapter: ModelAdapter) -> ModelAdapter:
         """Return the records with the sizes that the file states; refuse sizes that they do not have."""
-        sizes, actual, waiting = self.section.sizes, records.sizes, self._sizes_only
+        sizes, actual, waiting = self.section.sizes, adapter.sizes, self._sizes_only
         if sizes is None:
-            return records
+            return adapter
         stated = (sizes,) * len(actual) if isinstance(sizes, int) else sizes
         if len(stated) != len(actual) or min(stated) < 1 or not (waiting or stated == actual):
             known = "" if waiting else f" ({', '.join(map(str, actual))})"
@@ -211,7 +166,7 @@ class DataReader:
                 f"[data] sizes must be the number of records of each of the {len(actual)} agents{known}, got "
                 f"{sizes}; leave them out otherwise: a privacy cost for other sizes is not this plan's."
             )
-        return records._replace(data=None, sizes=stated) if waiting else records
+        return replace(adapter, data=None, sizes=stated) if waiting else adapter
 
     def _stand_ins(self) -> Table:
         """Return columns as announced records will have them: what a plan knows of them hangs on no value."""
@@ -256,51 +211,32 @@ class DataReader:
             raise ConfigError("[data] takes bounds or standardize, and test_share or test_file, not both.")
         if section.file is None or table_format(section.file) not in TABLE_FORMATS:
             return self._from_arrays()
-        table = self._stand_ins() if self._sizes_only else read_table(self._file(section.file))
-        private = self._from_columns(table, regression)
+        private = self._from_columns(regression)
         assert private.columns is not None
         return private, private.columns.names
 
-    def _from_columns(self, table: Table, regression: bool) -> IngestedRecords:
+    def _from_columns(self, regression: bool) -> IngestedRecords:
         """Return the records of a table; how its columns are read is saved with the model."""
-        section, accept, label = self.section, self.accept, self.section.label
-        options = TableData(
-            table,
-            label,
-            section.group,
-            section.features,
-            section.drop,
-            categories=section.categories,
-            missing=section.missing or "refuse",
-            bounds=section.bounds,
-            classes=section.classes,
-        )
-        require_label_and_group(table, options)
-        assert label is not None
-        reads = ("standardize",) if section.standardize or "standardize" in accept else ()
-        columns = Columns.from_table(
-            table, options, reads, lambda: options.label_problem(table[label], regression, accept)
-        )
-        if section.missing == "drop":
-            table = columns.complete(table, options.labels)
-        test_table = None
+        section, accept = self.section, self.accept
+        source = self._stand_ins() if self._sizes_only else self._file(section.file or Path())
+        table = self._table_data(source)
+        held_out = None
         if section.test_share > 0:
-            order = np.random.default_rng(section.seed).permutation(len(table[label]))
-            rows = np.split(order, [round(section.test_share * len(order))])
-            test_table, table = ({name: values[part] for name, values in table.items()} for part in rows)
-        if columns.uncharged:  # by the training records alone
-            columns = Columns.from_table(table, options, reads)
-        columns = replace(columns, unit_rows=section.unit_rows, ones=section.intercept)
-        private = ingest(TableData(table, label, section.group), columns=columns)
-        held_out = () if test_table is None else ("held-out score",)
-        private = replace(private, uncharged=(*held_out, *columns.uncharged))
-        if section.test_file is not None:
-            test_table = read_table(self._file(section.test_file))
-        if test_table is None:
+            rng = np.random.default_rng(section.seed)
+            held_out = partial(held_out_rows, share=section.test_share, rng=rng)
+        private = ingest(
+            table,
+            accept=[*accept, "standardize"] if section.standardize else accept,
+            label_problem=partial(table.label_problem, regression=regression, accept=accept),
+            unit_rows=section.unit_rows,
+            held_out=held_out,
+        )
+        if section.test_file is None:
             return private
+        test_table = read_table(self._file(section.test_file))
         with prefix_errors(f"[data] test_file {section.test_file}"):
-            public = ingest(TableData(test_table, label), columns=columns)
-        return replace(private, test=(public.inputs, public.targets))
+            public = ingest(TableData(test_table, section.label), columns=private.columns)
+        return replace(private, test=public)
 
     def _from_arrays(self) -> tuple[IngestedRecords, tuple[str, ...]]:
         """Return a data set by name, or a file of arrays, and the names of features that have some."""
@@ -330,8 +266,6 @@ class DataReader:
             scales = [Scale(*map(float, pair)) for pair in zip(X.mean(axis=0), widths, strict=True)]
         if section.unit_rows:
             data = data.unit_rows()
-        if section.intercept:
-            data = data.with_intercept()
         columns = None
         if not is_sparse(X):
             columns = Columns(
@@ -339,10 +273,18 @@ class DataReader:
                 dict(zip(names, scales, strict=False)),
                 uncharged=data.uncharged,
                 unit_rows=section.unit_rows,
-                ones=section.intercept,
             )
-        test = None if data.X_test is None else (data.X_test, data.y_test)
-        private = IngestedRecords(data.X, data.y, data.groups, columns, test=test, uncharged=data.uncharged)
+        test = None if data.X_test is None else IngestedRecords(data.X_test, data.y_test)
+        classes_stated = section.classes is not None or np.asarray(data.y).dtype.kind not in "OUS"
+        private = IngestedRecords(
+            data.X,
+            data.y,
+            data.groups,
+            columns,
+            test=test,
+            uncharged=data.uncharged if classes_stated else (*data.uncharged, "class names"),
+            table=self._table_data(None),
+        )
         return private, feature_names
 
     def _read_arrays(self, name: Path) -> Dataset:
@@ -375,6 +317,17 @@ class DataReader:
                 '[data] partition = "column" needs a table with sites; name the column as group.'
             )
         return by_column(groups, self.names, self.agents)
+
+
+def _with_ones(private: IngestedRecords) -> IngestedRecords:
+    """Return records with a last feature that is one, for a network without an intercept of its own."""
+    test, columns = private.test, private.columns
+    return replace(
+        private,
+        inputs=with_ones(private.inputs),
+        columns=None if columns is None else replace(columns, ones=True),
+        test=None if test is None else replace(test, inputs=with_ones(test.inputs)),
+    )
 
 
 def _network(

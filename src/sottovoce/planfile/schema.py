@@ -136,13 +136,6 @@ class BudgetSection(PlanSection):
     user: int | None = Field(None, ge=0)
     colluders: int | tuple[int, ...] = ()
 
-    @property
-    def budget(self) -> Budget:
-        """The budget that calibrates a plan."""
-        from sottovoce.accounting.budget import Budget
-
-        return Budget(**self.model_dump())
-
 
 class AverageSection(OptionsSection):
     """``[average]``: what is averaged. Its other keys are options of the plan: radius, center, dim."""
@@ -240,6 +233,13 @@ class PlanFile(PlanSection):
     objective: ObjectiveSection | None = None
     model: ModelSection | None = None
     train: TrainSection | None = None
+
+    @property
+    def limit(self) -> Budget | None:
+        """The budget that calibrates the plan, if the file has one."""
+        from sottovoce.accounting.budget import Budget
+
+        return None if self.budget is None else Budget(**self.budget.model_dump())
 
 
 @contextlib.contextmanager

@@ -9,22 +9,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import product
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from sottovoce._io import digest, to_jsonable
-from sottovoce.accounting.wording import uncharged
 from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
-from sottovoce.data.images import ImageReading
 from sottovoce.errors import ConfigError, InvalidInput, SottovoceError
-from sottovoce.models.adapters import SIMULATED, TEST
-from sottovoce.models.saved import Fitted
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.planfile.read import (
     LoadedPlan,
@@ -36,8 +31,7 @@ from sottovoce.planfile.read import (
 )
 from sottovoce.planfile.schema import NOISE_OPTIONS
 from sottovoce.runners import Cluster, Result
-from sottovoce.runners.progress import bar
-from sottovoce.runners.run import OnEvaluation, run_on_ranks
+from sottovoce.runners.run import RunOptions
 from sottovoce.runners.sweep import Trial, grid, repeated
 
 # scores in the order in which they are looked for, and how the best one is chosen
@@ -47,7 +41,7 @@ SCORES = {"accuracy": max, "rmse": min}
 def load_training(file: Path, **options: object) -> LoadedPlan:
     """Return the plan of a training file, whose records are there; ``options`` replace the file's."""
     loaded = load_file(file, section="train", **options)
-    _ = loaded.training_records
+    _ = loaded.prepared
     return loaded
 
 
@@ -55,51 +49,24 @@ def run_training(
     loaded: LoadedPlan,
     cluster: Cluster | None = None,
     *,
-    checkpoint: Path | None = None,
-    on_evaluation: OnEvaluation | None = None,
     progress: bool = False,
-    population: str | None = None,
-    guarantees: Sequence[Mapping[str, Any]] | None = None,
+    **options: Unpack[RunOptions],
 ) -> Result | None:
     """Run a loaded plan, in this process or as a rank; the result is returned on rank 0.
 
     With protective noise the runner charges the lifetime ledger of this machine, if it has one.
     """
-    plan, records, section = loaded.plan, loaded.training_records, loaded.settings.train
+    section, noise = loaded.settings.train, loaded.settings.noise.source
     assert section is not None
-    if guarantees is None:
-        guarantees = [each.to_dict() for each in loaded.guarantees]
-    options: dict[str, Any] = {
-        "evaluate": records.adapter.evaluate,
-        "every": section.evaluate_every or max(plan.steps // 20, 1),
-        "checkpoint": checkpoint,
-        "on_evaluation": on_evaluation,
-        "purpose": "training",
-        "population": population,
-        "guarantees": guarantees,
-    }
-    noise = loaded.settings.noise.source
-    if cluster is None:
-        return plan.run(records.data, noise, progress=progress, **options)
-    with bar(progress, f"{plan.name} on {cluster.size} ranks", plan.steps) as tell:
-        options["progress"] = lambda done: tell(done, {})
-        return run_on_ranks(cluster, plan, records.data, noise, **options)
+    options = {"purpose": "training", "every": section.evaluate_every, **options}
+    return loaded.prepared.run(noise, cluster, progress=progress, **options)
 
 
-def fitted_model(loaded: LoadedPlan, result: Result) -> Fitted:
-    """Return the model that a run of the plan has fitted."""
-    records, section = loaded.training_records, loaded.settings.data
-    privacy = loaded.guarantees[0] if loaded.settings.budget is None else loaded.privacy
-    notes = [uncharged(name) for name in loaded.accepted]
-    if loaded.settings.noise.seed is not None:
-        notes.append(SIMULATED)
-    if (section and section.test_file) or isinstance(records.columns, ImageReading):
-        notes.append(TEST)
-    privacy = replace(privacy, assumptions=(*privacy.assumptions, *notes))
-    columns, label, builder = records.columns, records.label, records.builder
-    return records.adapter.fitted(
-        loaded.plan, result, privacy, loaded.delta, columns=columns, label=label, builder=builder
-    )
+def trained_scores(loaded: LoadedPlan) -> dict[str, Any]:
+    """Run a loaded plan, and return the scores of its model."""
+    result = run_training(loaded)
+    assert result is not None
+    return dict(loaded.prepared.adapter.scored(result).metrics)
 
 
 def search(
@@ -118,9 +85,7 @@ def search(
     guarantees = []
     for each in options:
         loaded = load_training(file, **each)
-        result = run_training(loaded)
-        assert result is not None
-        scores = {**result.metrics, **loaded.training_records.score(result.coef)}
+        scores = trained_scores(loaded)
         row = {"clip_norm": each["clip_norm"], "rate": each["learning_rate"], score: float(scores[score])}
         rows.append(row)
         guarantees.append(loaded.privacy)
@@ -139,11 +104,12 @@ def search(
 
 def _score_name(loaded: LoadedPlan, file: Path) -> str:
     """Return the score by which runs of a plan are compared, tried on its starting rows; raise if none."""
-    plan, records = loaded.plan, loaded.training_records
+    plan, adapter = loaded.plan, loaded.prepared.adapter
     random = RunRandomness.from_rng(np.random.default_rng(0))
-    data = plan.prepared(records.data)
+    data = plan.prepared(adapter.data)
     first = plan.starting(data, random, range(plan.n))
-    scores = {**plan.metrics(first, data, random), **records.score(first[0])}
+    evaluate = adapter.evaluate
+    scores = {**plan.metrics(first, data, random), **({} if evaluate is None else evaluate(first[:1]))}
     score = next((key for key in SCORES if key in scores), None)
     if score is None:
         raise ConfigError(f"{file.name} has no records to score on; [data] test_file names public ones.")
@@ -199,10 +165,7 @@ def run_trial(*, seed: int, file: str, content: str, **settings: Any) -> dict[st
         errors = averages - np.average(values, axis=0, weights=plan.site_weights)
         row |= {"rmse": float(np.sqrt(np.mean(errors**2))), "promised": noise_in_result(plan)}
     else:
-        result = run_training(loaded)
-        assert result is not None
-        records = loaded.training_records
-        scores = records.adapter.rescaled(result.metrics) | records.score(result.coef)
+        scores = trained_scores(loaded)
         row |= {name: scores[name] for name in _SCORES if name in scores}
     return dict(to_jsonable(row))
 
@@ -224,7 +187,7 @@ def _load_changed(file: Path, settings: Mapping[str, Any], seed: int) -> tuple[L
     checked = check_tables(tables, file.parent, file.name)
     if checked.average is None:
         loaded = plan_from_settings(checked, file.parent, file.name)
-        loaded.plan.prepared(loaded.training_records.data)
+        loaded.plan.prepared(loaded.prepared.adapter.data)
         return loaded, None
     values = average_values(checked.average.values, file.parent)
     loaded = plan_from_settings(checked, file.parent, file.name, dim=values.shape[1])

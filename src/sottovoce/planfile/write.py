@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -96,37 +95,6 @@ def plan_tables(
         raise InvalidInput("a plan file states one amount of noise for all nodes; this plan has one each.")
     tables["noise"] = {plan.noise_field: float(noise)}
     return tables
-
-
-def agreement_text(
-    plan: Plan,
-    tables: Mapping[str, Any],
-    budget: tuple[float, float],
-    *,
-    protocol: str,
-    options: Mapping[str, Any],
-    sample_rate: float | None = None,
-    comments: Iterable[str] = (),
-) -> str:
-    """Return the draft of an agreement of a plan; ``sottovoce peer agree`` adds the members.
-
-    With masked sums its budget is ``budget``, (epsilon, delta). Over trees and gossip a member is charged
-    for its own noise alone, as if all others colluded. ``tables`` are title, graph and the sections of model
-    and data; ``options`` hold the noise multiplier.
-    """
-    values = {key: getattr(plan, key) for key in plan_options(plan.name)}
-    clip_norm = float(values.get("radius", values.get("clip_norm")) or 0.0)
-    algorithm = {"name": plan.name, "protocol": protocol, "adjacency": plan.adjacency, "clip_norm": clip_norm}
-    algorithm |= options
-    if sample_rate is not None:
-        batch_size = sample_rate * sum(values["sizes"]) / plan.n
-        algorithm |= {"batch_size": batch_size, "sample_rate": sample_rate}
-    epsilon, delta = budget
-    if not plan.schedule(0).masked:
-        epsilon = math.ceil(plan.privacy("local").epsilon(delta) * 1000) / 1000
-    head = {key: tables[key] for key in ("title", "graph")}
-    sections = {"algorithm": algorithm, **tables, "budget": {"epsilon": float(epsilon), "delta": delta}}
-    return to_toml({"version": 1, **head, **{key: part for key, part in sections.items() if part}}, comments)
 
 
 def _training_sections(plan: Any, model: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

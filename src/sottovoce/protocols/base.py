@@ -1,15 +1,15 @@
 """Protocols: who sends which linear combination of rows to whom, round by round.
 
 A protocol is a public object with four readers: the runner executes it (`Protocol.apply`), a peer follows it
-(`Protocol.node_state`), the accountant computes what is observed (`Protocol.view`), and the attacker solves
-for the rest (`GaussianView.reconstruct`).
+(`Protocol.node_state`; not a `Walk`, which averages in one process only), the accountant computes what is
+observed (`Protocol.view`), and the attacker solves for the rest (`GaussianView.reconstruct`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +17,12 @@ from numpy.typing import ArrayLike
 
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, Translations
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.samplers import NoiseSource
 
 if TYPE_CHECKING:
+    from sottovoce.protocols.linear import NodeState
     from sottovoce.protocols.trees import Tree
 
 Nodes = int | Iterable[int]
@@ -82,7 +83,8 @@ class Protocol(NotebookDisplay, ABC):
     # ---- capabilities: callers read these and never test for a class or a name ------------------------
 
     # What the class can do; `registry.names_with` selects names by them.
-    averages: bool = True  # the rows come together at the mean; False: another linear combination
+    mixes: bool = True  # the rows come together at a weighted mean; False: another linear combination
+    averages: bool = True  # this is the mean itself; an object over weights that do not keep it says False
     reaches_consensus: bool = False  # all nodes end with the exact mean; `blocks`, `shares` are defined
     linear: bool = False  # given by its matrices (`as_linear` narrows the type)
     masked: bool = False  # rows travel under masks; observers see only sums over `blocks`
@@ -97,7 +99,6 @@ class Protocol(NotebookDisplay, ABC):
     # What this object does.
     adds_noise: bool = False  # whether the protocol itself draws the noise of every contribution (a walk)
     fresh_std: float = 0.0  # std of noise added at every node after each round but the last, over sigma
-    gamma: float | None = None  # the momentum of Chebyshev gossip
     memory: int = 1  # rows of state per node: 2 if a node also keeps a private row
     ends_at: int | None = None  # the one node that holds the result; None: every row is one
     tolerate: int | None = None  # how many colluders are certified to see nothing but sums; None: not stated
@@ -109,8 +110,7 @@ class Protocol(NotebookDisplay, ABC):
         """Whether the matrices say everything: a linear protocol without memory or fresh noise."""
         return self.linear and self.memory == 1 and not self.fresh_std
 
-    # A candidate symmetry per node that maps node 0 to it, to be checked; None where none is known.
-    symmetry: Callable[[int], np.ndarray] | None = None
+    symmetry: Translations | None = None  # moves of the nodes that leave the protocol as it is
 
     def blocks(self, v: Nodes) -> list[np.ndarray]:
         """Return the disjoint node sets whose sums or means ``v`` sees, if consensus is reached."""
@@ -124,8 +124,14 @@ class Protocol(NotebookDisplay, ABC):
         Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
         ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
         """
-        variances = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
-        return variances / block_variances(self.blocks(v), variances)
+        std = np.ones(self.n) if noise_std is None else np.asarray(noise_std, float).ravel()
+        if std.shape != (self.n,) or not (np.isfinite(std) & (std > 0)).all():
+            raise InvalidInput(
+                "a share is relative to a user's own noise: noise_std must be "
+                f"{self.n} positive finite numbers, one per user, got {noise_std!r}."
+            )
+        variances = np.square(std)
+        return np.asarray(variances / block_variances(self.blocks(v), variances))
 
     def noise_variance(self, variances: np.ndarray) -> np.ndarray:
         """Return (n,) the noise variance of each final row from that of each first row, fresh noise added."""
@@ -167,38 +173,3 @@ def block_variances(blocks: Iterable[np.ndarray], variances: np.ndarray) -> np.n
     for block in blocks:
         totals[block] = math.fsum(variances[block])
     return totals
-
-
-class NodeState(ABC):
-    """One node's part in the protocol: what to send in a round, and what to do with the rows received.
-
-    A peer calls `start` with its row, then for every round sends `message` to `sends` and gives the rows
-    from `expects` to `receive`. The result is the row that `Protocol.apply` gives this node, bit for bit.
-    """
-
-    node: int
-    rounds: int
-
-    @abstractmethod
-    def start(self, row: np.ndarray) -> None:
-        """Begin with this node's (already noised) row."""
-
-    @abstractmethod
-    def sends(self, t: int) -> tuple[int, ...]:
-        """Return the nodes that get this node's message in round ``t``, sorted."""
-
-    @abstractmethod
-    def expects(self, t: int) -> tuple[int, ...]:
-        """Return the nodes whose messages this node needs in round ``t``, sorted."""
-
-    @abstractmethod
-    def message(self, t: int) -> np.ndarray:
-        """Return the row to send in round ``t``; the same bytes go to every destination."""
-
-    @abstractmethod
-    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
-        """Take the rows of round ``t`` and move on to the next."""
-
-    @abstractmethod
-    def result(self) -> np.ndarray:
-        """Return this node's row after the last round."""

@@ -36,7 +36,7 @@ class Chebyshev(Gossip):
         self._gamma = gamma
 
     @cached_property
-    def gamma(self) -> float:  # type: ignore[override]
+    def gamma(self) -> float:
         """Momentum of the recursion; 1 (plain gossip) where one plain round already averages."""
         if self._gamma is not None:
             return float(self._gamma)
@@ -49,7 +49,7 @@ class Chebyshev(Gossip):
         gamma = real(self.gamma if t else 1.0)  # the first round is a plain one
         return (gamma, 1 - gamma), (0.0, 1.0, 0.0)
 
-    @property
+    @cached_property
     def same_messages(self) -> LinearProtocol:
         """Plain gossip: the accelerated messages are an invertible triangular recombination of its own."""
         return Gossip(self.network, self.rounds)

@@ -8,15 +8,12 @@ Gossip with fresh noise in every round is added here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network, takes_network
-from sottovoce.leakage.span import Span
+from sottovoce.graphs import Network, Translations, takes_network
 from sottovoce.noise.samplers import Agents, Rows
 from sottovoce.protocols.base import Nodes, Noise
 from sottovoce.protocols.linear import LinearProtocol
@@ -42,6 +39,7 @@ class Gossip(LinearProtocol):
         self.network = network
         self.n = network.n
         self.rounds = _validate.count(rounds, "rounds", minimum=0)
+        self.averages = self.averages and network.keeps_mean
 
     def matrix(self, t: int) -> sparse.csr_array:
         return self.network.W
@@ -54,13 +52,13 @@ class Gossip(LinearProtocol):
         return super().senders(0, observers) if self.rounds else ()
 
     @property
-    def symmetry(self) -> Callable[[int], np.ndarray] | None:  # type: ignore[override]
-        return self.network.symmetry
+    def symmetry(self) -> Translations | None:  # type: ignore[override]
+        # a protocol derived from this one may mix by another matrix
+        return self.network.translations if self.matrix(0) is self.network.W else None
 
-    def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
-        if self.fresh_std:
-            return super()._span(observers, own_noise)
-        return self._span_of_one_matrix(observers, own_noise)
+    @property
+    def repeats_matrix(self) -> bool:  # type: ignore[override]
+        return not self.fresh_std
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
         in_every_round = self._seen_in(0, observers, own_noise)
@@ -68,7 +66,7 @@ class Gossip(LinearProtocol):
 
 
 class FreshNoiseGossip(Gossip):
-    """Gossip with a little fresh noise at every node in every round, which restores pairwise decay.
+    """Gossip with a little fresh noise at every node in every round but the last: distance protects again.
 
     .. math:: y^0 = x + \\mathcal N(0, \\sigma^2), \\qquad y^{t+1} = W y^t + \\mathcal N(0, \\tau^2)
 
@@ -129,7 +127,7 @@ class NeighborSum(Gossip):
 
     name = "neighbor-sum"
     neighbor_sum = True
-    averages = gossip_matrix_only = tolerates_dropout = False
+    averages = mixes = gossip_matrix_only = tolerates_dropout = False
 
     @takes_network
     def __init__(self, network: Network) -> None:

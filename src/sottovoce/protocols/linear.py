@@ -1,7 +1,8 @@
 """Linear protocols: a public sequence of sparse matrices.
 
 The state of all nodes moves by ``state[t + 1] = matrix(t) @ state[t]``, and node ``v`` receives the state row
-of ``w`` in round ``t`` for every non-zero entry ``(v, w)`` of ``matrix(t)`` off the diagonal.
+of ``w`` in round ``t`` for every non-zero entry ``(v, w)`` of ``matrix(t)`` off the diagonal. A protocol may
+also remember a second row per node (`memory`, `recursion`) and add fresh noise in a round (`advance`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -19,23 +20,28 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.leakage.exact_rank import FAINT_WEIGHT
 from sottovoce.leakage.span import Span, decode, observed_span, output_span, repeated_matrix_span
 from sottovoce.leakage.trace import (
+    FAINT_WEIGHT,
     AddNoise,
     ApplyMatrix,
     Event,
-    ExactMatrix,
     ExecutionTrace,
     FillMemory,
     Observe,
 )
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.samplers import Agents, Rows
-from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
+from sottovoce.protocols.base import Nodes, Noise, Protocol
+
+if TYPE_CHECKING:
+    from sottovoce.leakage.modular_linalg import ExactMatrix
 
 _MatrixRow: TypeAlias = tuple[sparse.csr_array, list[int], sparse.csr_array]
 Recursion: TypeAlias = tuple[tuple[float, float], tuple[float, float, float]]
+
+
+LONG = 1 << 12  # numbers in a row from which on rows are mixed and moved in threads
 
 
 class LinearProtocol(Protocol):
@@ -112,8 +118,15 @@ class LinearProtocol(Protocol):
         return rows if self.first_memory == 1.0 else rows.dtype.type(self.first_memory) * rows
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
-        """Return ``matrix(t) @ state``."""
-        return np.asarray(self._cast(t, state.dtype) @ state)
+        """Return ``matrix(t) @ state``, in the rows' own precision."""
+        matrix, dim = self._cast(t, state.dtype), state.shape[1]
+        if dim < LONG or matrix.dtype.kind != "f":
+            return np.asarray(matrix @ state)
+        from sottovoce.protocols.long_rows import write_mixed
+
+        mixed = np.empty_like(state, order="C")
+        write_mixed(matrix.indptr, matrix.indices, matrix.data, np.ascontiguousarray(state), mixed)
+        return mixed
 
     def advance(
         self, t: int, mixed: Rows, previous: Rows, *, agents: Agents, noise: Noise, step: int
@@ -193,36 +206,45 @@ class LinearProtocol(Protocol):
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         chosen = _validate.nodes(observers, self.n)
-        messages, span = self._seen(chosen, own_noise), self._span(chosen, own_noise)
-        return replace(
-            self._view_of_span(span),
-            observers=chosen,
-            messages=messages,
-            own_noise=own_noise,
-            decode=lambda values: decode(self.trace(chosen, own_noise), messages, values),
-            rounding_error=span.rounding_error,
-        )
+        messages = self._seen(chosen, own_noise)
+
+        def decoded(values: np.ndarray) -> np.ndarray:
+            return decode(self.trace(chosen, own_noise), values)
+
+        return self._view_of(self._span(chosen, own_noise), chosen, messages, own_noise, decoded)
+
+    repeats_matrix: bool = False  # whether what is seen is spanned by powers of ``matrix(0)``
 
     def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
-        """Return the span of all that is seen, by the backward recursion over the rounds."""
-        return observed_span(self.trace(observers, own_noise), self._seen(observers, own_noise))
+        """Return the span of all that is seen: by the Krylov recursion for one matrix, else backwards."""
+        if not self.repeats_matrix:
+            return observed_span(self.trace(observers, own_noise))
+        return repeated_matrix_span(replace(self.same_messages.trace(observers, own_noise), fixed=True))
 
-    def _span_of_one_matrix(self, observers: tuple[int, ...], own_noise: bool) -> Span:
-        """Return the span where every round uses ``matrix(0)``, by the Krylov recursion."""
-        each_round: list[Event] = [Observe(self.senders(0, observers)), ApplyMatrix(self.matrix(0))]
-        events = (AddNoise(0, self.n, 1.0), *each_round * self.rounds)
-        known = observers if own_noise else ()
-        trace = ExecutionTrace(self.n, self.n, events, known, True, self.faint, self._exact_matrices)
-        return repeated_matrix_span(trace)
-
-    def _view_of_span(self, span: Span) -> GaussianView:
+    def _view_of(
+        self,
+        span: Span,
+        observers: tuple[int, ...] = (),
+        messages: tuple[tuple[int, int], ...] = (),
+        own_noise: bool = False,
+        decoded: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> GaussianView:
         owners = np.full(span.basis.shape[0], -1)  # fresh noise belongs to nobody
         owners[: self.n] = np.arange(self.n)
-        rounded_up = span.rounded_up
-        return GaussianView(self.n, (), span.basis, owners, (), own_noise=False, rounded_up=rounded_up)
+        return GaussianView(
+            self.n,
+            observers,
+            span.basis,
+            owners,
+            messages,
+            own_noise,
+            decoded,
+            span.rounding_error,
+            rounded_up=span.rounded_up,
+        )
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        return self._view_of_span(output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes"))))
+        return self._view_of(output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes"))))
 
     def trace(
         self, observers: tuple[int, ...], own_noise: bool = True, final: tuple[int, ...] = ()
@@ -236,9 +258,9 @@ class LinearProtocol(Protocol):
         if self.memory > 1:
             events.append(FillMemory(self.first_memory))
         coordinates = n
+        seen = _by_round(self._seen(observers, own_noise) if observers else ())
         for t in range(self.rounds):
-            seen = self._seen_in(t, observers, own_noise) if observers else ()
-            events += [Observe(seen), *self._events(t)]
+            events += [Observe(tuple(seen.get(t, ()))), *self._events(t)]
             if self.fresh_std and t < self.rounds - 1:
                 events.append(AddNoise(coordinates, n, self.fresh_std))
                 coordinates += n
@@ -267,14 +289,9 @@ class LinearProtocol(Protocol):
     ) -> np.ndarray:
         state = _validate.rows(rows, self.n)
         messages = self._seen(_validate.nodes(observers, self.n), own_noise)
-        seen = np.empty((len(messages), state.shape[1]), dtype=state.dtype)
-        of_round: dict[int, list[int]] = {}
-        for place, (t, _) in enumerate(messages):
-            of_round.setdefault(t, []).append(place)
-        for t, present in enumerate(self._states(state, noise, step)):
-            for place in of_round.get(t, ()):
-                seen[place] = present[messages[place][1]]
-        return seen
+        of_round, states = _by_round(messages), enumerate(self._states(state, noise, step))
+        seen = [present[of_round[t]] for t, present in states if t in of_round]
+        return np.concatenate([state[:0], *seen])
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
         """List (round, node) of every row the observers know: messages, and their own states."""
@@ -288,7 +305,7 @@ class LinearProtocol(Protocol):
 
     def node_state(self, node: int) -> NodeState:
         (v,) = _validate.nodes(node, self.n, "node")
-        return LinearLocal(self, v)
+        return NodeState(self, v)
 
     def receivers(self, t: int, node: int) -> tuple[int, ...]:
         """Return the nodes that receive the message of ``node`` in round ``t``, sorted."""
@@ -333,8 +350,12 @@ def as_linear(protocol: Protocol, refusal: str | None = None) -> LinearProtocol:
 _STRETCH = 1 << 14  # numbers of each row that are mixed at a time
 
 
-class LinearLocal(NodeState):
-    """The state machine of one node of a `LinearProtocol`."""
+class NodeState:
+    """One node's part in a `LinearProtocol`: what to send in a round, and what to do with the rows received.
+
+    A peer calls `start` with its row, then for every round sends `message` to `sends` and gives the rows
+    from `expects` to `receive`. The result is the row that `Protocol.apply` gives this node, bit for bit.
+    """
 
     def __init__(self, protocol: LinearProtocol, node: int) -> None:
         self.protocol, self.node, self.rounds = protocol, node, protocol.rounds
@@ -342,22 +363,27 @@ class LinearLocal(NodeState):
         self._done = 0
 
     def start(self, row: np.ndarray) -> None:
+        """Begin with this node's (already noised) row."""
         self._state = np.array(row, copy=True)
         if self.protocol.memory > 1:  # else not kept: a peer writes its machine down in every round
             self._previous = self.protocol._remembered(self._state)
         self._done = 0
 
     def sends(self, t: int) -> tuple[int, ...]:
+        """Return the nodes that get this node's message in round ``t``, sorted."""
         return self.protocol.receivers(t, self.node)
 
     def expects(self, t: int) -> tuple[int, ...]:
+        """Return the nodes whose messages this node needs in round ``t``, sorted."""
         return self.protocol.senders(t, self.node)
 
     def message(self, t: int) -> np.ndarray:
+        """Return the row to send in round ``t``; the same bytes go to every destination."""
         self._expect_round(t)
         return self._present
 
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
+        """Take the rows of round ``t`` and move on to the next."""
         self._expect_round(t)
         present = self._present
         _, whence, weights = self.protocol._row_at(t, self.node, present.dtype)
@@ -377,6 +403,7 @@ class LinearLocal(NodeState):
         self._done = t + 1
 
     def result(self) -> np.ndarray:
+        """Return this node's row after the last round."""
         if self._done != self.rounds:
             raise InvalidInput(f"Round {self._done} of {self.rounds} is still to come at node {self.node}.")
         return self._present
@@ -390,6 +417,14 @@ class LinearLocal(NodeState):
     def _expect_round(self, t: int) -> None:
         if t != self._done:
             raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
+
+
+def _by_round(messages: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """Return the senders in each round of (round, sender) in order."""
+    senders: dict[int, list[int]] = {}
+    for t, w in messages:
+        senders.setdefault(t, []).append(w)
+    return senders
 
 
 def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:

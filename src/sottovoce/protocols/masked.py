@@ -30,17 +30,17 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, as_network
-from sottovoce.graphs.coerce import NetworkLike
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
+from sottovoce.graphs.parsing import NetworkLike
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
-from sottovoce.protocols.base import Nodes, NodeState, Noise, block_variances
-from sottovoce.protocols.linear import ExactConsensus, LinearLocal, block_basis
+from sottovoce.protocols.base import Nodes, Noise
+from sottovoce.protocols.linear import ExactConsensus, NodeState, block_basis
 from sottovoce.protocols.trees import Tree
 
 COMPLETE_UP_TO = 64  # up to so many members, all are partners of all by default
 PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
-_MAX_CERTIFIED = 10_000_000  # members times keys beyond which a certificate nobody ordered takes too long
+_MAX_CERTIFIED = 10_000_000  # members times keys up to which `hides_from` is computed without `tolerate`
 FINE = 2.0**-32  # grid spacing of simulations: sums up to 2^30 in steps of 2e-10
 
 
@@ -64,7 +64,7 @@ class Masked(ExactConsensus):
     If every honest member masks at most one row under one label, and X25519, AES-256 and HMAC hold, the view
     of any coalition that also taps every link is a function of its own rows and of the sums
     over `blocks`, also when it deviates. With equal noise ``h(u)`` is one over the size of the component
-    of ``u``: ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
+    of ``u``: at most ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
     invalid numbers spoils the sum but no member's privacy.
 
     Examples
@@ -166,7 +166,7 @@ class Masked(ExactConsensus):
 
     def node_state(self, node: int) -> NodeState:
         """Return the state machine of one node; start it with a float row or with a masked integer row."""
-        return MaskedLocal(self, _validate.node(node, self.n))
+        return MaskedState(self, _validate.node(node, self.n))
 
     def _integers(self, rows: ArrayLike) -> tuple[np.ndarray, np.dtype | None]:
         """Return rows as integers, and the type in which the mean is wanted (None: integers came)."""
@@ -194,23 +194,6 @@ class Masked(ExactConsensus):
         remaining = self._partner_matrix[others][:, others]
         count, labels = sparse.csgraph.connected_components(remaining, directed=False)
         return [others[labels == k] for k in range(count)]
-
-    def shares(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
-        if not (self._variances(noise_std) > 0).all():
-            raise InvalidInput(
-                "a share is relative to the user's own noise, which must be positive; hiding_std tells what "
-                "protects members without noise."
-            )
-        return super().shares(v, noise_std)
-
-    def hiding_std(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
-        """Return (n,) the std of all noise around each user's value in what the coalition ``v`` learns.
-
-        A change of ``d`` costs ``mu = d / hiding_std``. Members may have no noise of their own. The
-        coalition's entries are 0.
-        """
-        variances = block_variances(self.blocks(v), self._variances(noise_std))
-        return np.sqrt(np.where(np.isinf(variances), 0.0, variances))
 
     def view(self, observers: Nodes = (), own_noise: bool = True) -> GaussianView:
         """Return what a coalition sees that also taps every link; the empty one is the outsider.
@@ -277,16 +260,8 @@ class Masked(ExactConsensus):
         nodes = [members] if isinstance(members, (int, np.integer)) else list(members)
         return _validate.nodes(nodes, self.n, "the coalition") if nodes else ()
 
-    def _variances(self, noise_std: ArrayLike | None) -> np.ndarray:
-        std = np.ones(self.n) if noise_std is None else np.asarray(noise_std, float).ravel()
-        if std.shape != (self.n,) or not (np.isfinite(std).all() and (std >= 0).all()):
-            raise InvalidInput(
-                f"noise_std must be {self.n} finite numbers of at least 0, one per member, got {noise_std!r}."
-            )
-        return np.square(std)
 
-
-class MaskedLocal(LinearLocal):
+class MaskedState(NodeState):
     """The state machine of one node: adds what its children send, hands on what its parent sends."""
 
     protocol: Masked

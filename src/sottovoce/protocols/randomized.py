@@ -64,7 +64,7 @@ class Randomized(LinearProtocol):
 
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the pair average of tick ``t``, or the identity when idle."""
-        u, v = (int(x) for x in self.edges[t])
+        u, v = self.edges[t].tolist()
         identity = sparse.eye_array(self.n, format="csr")
         if u < 0:
             return sparse.csr_array(identity)
@@ -91,7 +91,7 @@ class Randomized(LinearProtocol):
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
         """Return the ends of this tick's edge whose partner observes."""
         chosen = set(_validate.nodes(observers, self.n))
-        u, v = (int(x) for x in self.edges[t])
+        u, v = self.edges[t].tolist()
         return tuple(sorted(w for w, partner in ((u, v), (v, u)) if partner in chosen)) if u >= 0 else ()
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
@@ -105,7 +105,7 @@ class Randomized(LinearProtocol):
     def _events(self, t: int) -> tuple[Event, ...]:
         if self.memory > 1:
             return super()._events(t)
-        u, v = (int(x) for x in self.edges[t])
+        u, v = self.edges[t].tolist()
         return (AveragePair(u, v),) if u >= 0 else ()
 
 

@@ -30,8 +30,6 @@ from sottovoce.protocols.time_varying import Dropout, TimeVarying, fresh_erdos_r
 from sottovoce.protocols.trees import Tree
 from sottovoce.protocols.walk import Walk
 
-Build = Callable[[Network, int | None, Mapping[str, str], np.random.Generator], Protocol]
-
 
 @dataclass(frozen=True)
 class _Arguments:
@@ -43,6 +41,11 @@ class _Arguments:
     rng: np.random.Generator
 
     def rounds_or_theory(self, kind: str = "synchronous") -> int:
+        """Return the rounds of the name; without them the theoretical number of this kind.
+
+        The kind "synchronous" is accelerated gossip. Plain, fresh-noise and dropout gossip take its number
+        too, at which they send as much; they would need more rounds for the same agreement.
+        """
         return rounds_for(self.network, kind=kind) if self.rounds is None else self.rounds
 
     def whole(self, key: str, default: int | None = None) -> int | None:
@@ -58,12 +61,9 @@ class _Arguments:
             raise ConfigError(f"{key} of a protocol must be a number, got {self.options[key]!r}.") from None
 
 
-def _randomized(a: _Arguments, kind: type[Randomized] = Randomized) -> Protocol:
+def _randomized(kind: type[Randomized], a: _Arguments) -> Protocol:
     ticks = a.rounds_or_theory(kind.name)
     return kind(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
-
-
-_accelerated = partial(_randomized, kind=AcceleratedRandomized)
 
 
 def _fresh_noise_gossip(a: _Arguments) -> Protocol:
@@ -139,8 +139,10 @@ _REGISTERED: dict[str, _Registered] = {
         _Registered(Gossip, lambda a: Gossip(a.network, a.rounds_or_theory())),
         _Registered(Chebyshev, lambda a: Chebyshev(a.network, a.rounds_or_theory())),
         _Registered(FreshNoiseGossip, _fresh_noise_gossip, ("fresh",)),
-        _Registered(Randomized, _randomized, ("intensities",), drawn=True),
-        _Registered(AcceleratedRandomized, _accelerated, ("intensities",), drawn=True),
+        *(
+            _Registered(kind, partial(_randomized, kind), ("intensities",), drawn=True)
+            for kind in (Randomized, AcceleratedRandomized)
+        ),
         _Registered(Dropout, _dropout, ("edges", "nodes"), drawn=True),
         _Registered(TimeVarying, _time_varying, ("c",), drawn=True),
         _Registered(Walk, _walk, ("final",), drawn=True),
@@ -152,9 +154,22 @@ _REGISTERED: dict[str, _Registered] = {
 }
 BUILT_IN = frozenset(_REGISTERED)
 
+
+def _installed(name: str, a: _Arguments) -> Protocol:
+    (point, *_) = entry_points(group="sottovoce.protocols", name=name)
+    protocol: Protocol = point.load()(a.network, a.rounds, a.options, a.rng)
+    return protocol
+
+
+def _entry(name: str) -> _Registered:
+    """Return how a protocol is built; the code of an installed one is loaded when it is built."""
+    unknown = _Registered(Protocol, partial(_installed, name))  # type: ignore[type-abstract]
+    return _REGISTERED.get(name, unknown)
+
+
 Capability = Literal[
-    "averages", "reaches_consensus", "linear", "masked", "token", "fresh_noise", "gossip_matrix_only",
-    "neighbor_sum", "tolerates_dropout",
+    "averages", "mixes", "reaches_consensus", "linear", "masked", "token", "fresh_noise",
+    "gossip_matrix_only", "neighbor_sum", "tolerates_dropout",
 ]  # fmt: skip
 
 
@@ -185,30 +200,24 @@ class NamedProtocol:
     @property
     def drawn(self) -> bool:
         """Whether every step draws its own from the public seed."""
-        drawn = self.name in _REGISTERED and _REGISTERED[self.name].drawn
-        return drawn or dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
+        return _entry(self.name).drawn or dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
 
     @property
     def takes_rounds(self) -> bool:
         """Whether the number of rounds is a choice; else it follows from the network."""
-        return self.name not in _REGISTERED or _REGISTERED[self.name].takes_rounds
+        return _entry(self.name).takes_rounds
 
     @property
     def reaches_consensus(self) -> bool:
         """Whether it ends in exact consensus."""
-        return self.name in _REGISTERED and _REGISTERED[self.name].kind.reaches_consensus
+        return _entry(self.name).kind.reaches_consensus
 
     def at(self, network: Network, *, seed: int = 0, step: int = 0) -> Protocol:
         """Return the protocol of one step on a network: a pure function of the public seed and the step."""
+        if self.rounds is not None and not self.takes_rounds:
+            raise ConfigError(f"The rounds of {self.name} follow from the network; leave them out.")
         rng = np.random.default_rng([seed, step])
-        registered = _REGISTERED.get(self.name)
-        if registered is not None:
-            if self.rounds is not None and not self.takes_rounds:
-                raise ConfigError(f"The rounds of {self.name} follow from the network; leave them out.")
-            return registered.build(_Arguments(network, self.rounds, dict(self.options), rng))
-        points = entry_points(group="sottovoce.protocols")
-        build: Build = next(point for point in points if point.name == self.name).load()
-        return build(network, self.rounds, dict(self.options), rng)
+        return _entry(self.name).build(_Arguments(network, self.rounds, dict(self.options), rng))
 
     def __str__(self) -> str:
         parts = [self.name, *([] if self.rounds is None else [str(self.rounds)])]

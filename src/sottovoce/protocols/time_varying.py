@@ -6,6 +6,7 @@ References: Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Sectio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse
@@ -14,7 +15,6 @@ from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, erdos_renyi, takes_network
 from sottovoce.graphs.network import checked_weights
-from sottovoce.leakage.span import Span
 from sottovoce.protocols.linear import LinearProtocol, sorted_csr
 
 
@@ -38,15 +38,15 @@ class TimeVarying(LinearProtocol):
         self._matrices = [m.W if isinstance(m, Network) else _checked(m, t) for t, m in enumerate(matrices)]
         self.n = int(self._matrices[0].shape[0])
         self.rounds = len(self._matrices)
+        self.averages = all(m.keeps_mean for m in matrices if isinstance(m, Network))  # others are symmetric
         for t, matrix in enumerate(self._matrices):
             if matrix.shape[0] != self.n:
                 raise GraphError(f"Round {t} has {matrix.shape[0]} nodes, expected {self.n} as in round 0.")
 
-    def _span(self, observers: tuple[int, ...], own_noise: bool) -> Span:
+    @cached_property
+    def repeats_matrix(self) -> bool:  # type: ignore[override]
         first = self._matrices[0]
-        if all(m is first or (m != first).nnz == 0 for m in self._matrices):
-            return self._span_of_one_matrix(observers, own_noise)
-        return super()._span(observers, own_noise)
+        return all(m is first or (m != first).nnz == 0 for m in self._matrices)
 
 
 def fresh_erdos_renyi(n: int, rounds: int, rng: np.random.Generator, c: float = 1.5) -> TimeVarying:

@@ -17,8 +17,8 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
-from sottovoce.protocols.linear import LinearProtocol, row_copies
+from sottovoce.protocols.base import Nodes, Noise, Protocol
+from sottovoce.protocols.linear import LinearProtocol, NodeState, row_copies
 
 
 class Walk(Protocol):
@@ -60,6 +60,7 @@ class Walk(Protocol):
     ) -> None:
         self.network, self.n = network, network.n
         self.rounds = _validate.count(steps, "steps")
+        self.averages = network.keeps_mean  # else the token is at some nodes more often than at others
         self.std = _validate.non_negative(std, "std")
         self.final_public = final_public
         if path is None:
@@ -115,20 +116,17 @@ class Walk(Protocol):
         return hops + (self.n - 1 if self.final_public else 0)
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
-        """Return what a set of colluding nodes sees: the sum of each stretch between two of its visits.
+        """Return what a set of colluding nodes sees: the sum of the contributions between two of its visits.
 
-        Coordinates are the contributions; the supports of different stretches are disjoint. Own noise is
-        always taken as known: a holder adds it itself.
+        The view has one coordinate per contribution, and no contribution is in two of these sums. The
+        observers always know their own noise, because a holder adds it itself.
         """
         chosen = _validate.nodes(observers, self.n)
         own = np.isin(self.path, chosen)
         ends = [t for t in range(1, self.rounds) if own[t] and not own[t - 1]]
         if self.final_public and not own[-1]:
             ends.append(self.rounds)
-        basis = np.zeros((self.rounds, len(ends)))
-        for j, (start, end) in enumerate(itertools.pairwise([0, *ends])):
-            basis[start:end, j] = ~own[start:end]
-        basis /= np.linalg.norm(basis, axis=0)
+        basis = _stretches([0, *ends], ~own)
         messages = tuple((end, int(self.path[end - 1])) for end in ends)
         return GaussianView(self.n, chosen, basis, np.where(own, -1, self.path), messages)
 
@@ -136,10 +134,7 @@ class Walk(Protocol):
         chosen = _validate.nodes(nodes, self.n, "nodes")
         last = {int(v): t + 1 for t, v in enumerate(self.path)}
         ends = {self.rounds} if self.final_public else {last[v] for v in chosen if v in last}
-        starts = [0, *sorted(ends)]
-        columns = np.zeros((self.rounds, len(ends)))
-        for j, (start, end) in enumerate(itertools.pairwise(starts)):
-            columns[start:end, j] = 1 / np.sqrt(end - start)
+        columns = _stretches([0, *sorted(ends)], np.ones(self.rounds))
         return GaussianView(self.n, (), columns, self.path, messages=(), own_noise=False)
 
     def observe(
@@ -157,6 +152,14 @@ class Walk(Protocol):
             "An average by a walk gathers fresh noise at every visit and runs in one process; peers take "
             "masked, tree or gossip."
         )
+
+
+def _stretches(ends: Sequence[int], counted: np.ndarray) -> np.ndarray:
+    """Return (steps, stretches) orthonormal columns: the sum of what counts from one end to the next."""
+    basis = np.zeros((len(counted), len(ends) - 1))
+    for j, (start, end) in enumerate(itertools.pairwise(ends)):
+        basis[start:end, j] = counted[start:end]
+    return basis / np.linalg.norm(basis, axis=0)
 
 
 @takes_network
@@ -186,7 +189,7 @@ class TokenPass(LinearProtocol):
     """One round in which ``source`` hands its row to some nodes, who take it over; the others keep theirs."""
 
     name = "handover"
-    averages = False
+    averages = mixes = False
 
     def __init__(self, n: int, source: int, to: Sequence[int]) -> None:
         self.n, self.rounds = n, 1
@@ -199,7 +202,7 @@ class Broadcast(LinearProtocol):
     """The row of ``source`` reaches everybody along edges of the network, by a tree of shortest paths."""
 
     name = "spread"
-    averages = False
+    averages = mixes = False
 
     def __init__(self, network: Network, source: int) -> None:
         self.n = network.n

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.advice.usefulness import Usefulness
 from sottovoce.errors import DataError
 from sottovoce.report import summary_page
 from sottovoce.report.result_files import read_result, result_dict
@@ -77,24 +75,23 @@ def _plan_or_agreement(file: Path, member_directory: MemberDirectory | None) -> 
 
 def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, Any]:
     """Return the assessment of a plan file (`advice.assessment.assess`) as a result."""
-    budget, network = loaded.settings.budget, loaded.network
-    node_names = None if network is None else network.node_names
-    names = None if node_names is None else [str(name) for name in node_names]
-    known = [Guarantee.from_dict(row) for row in assessment["guarantees"]]
+    limit, network = loaded.settings.limit, loaded.network
+    names = None if network is None or network.node_names is None else list(map(str, network.node_names))
     page = summary_page.of_plan(
         loaded.plan,
         title=loaded.settings.title,
         names=names,
         delta=loaded.delta,
-        limit=None if budget is None else budget.epsilon,
+        limit=None if limit is None else limit.epsilon,
         adversary=loaded.adversary,
         accepted=loaded.accepted,
         privacy=loaded.privacy,
-        local=next((g for g in known if g.adversary.kind == "local"), None),
-        use=Usefulness(assessment["useful"], assessment["usefulness"]),
+        local=next((g for g in loaded.guarantees if g.adversary.kind == "local"), None),
+        use=assessment,
     )
     metrics = {key: value for key, value in assessment.items() if key not in ("plan", "guarantees")}
-    return result_dict("plan", assessment["plan"], metrics, assessment["guarantees"]) | {"summary_page": page}
+    config = assessment["plan"] | ({} if names is None else {"labels": names})
+    return result_dict("plan", config, metrics, assessment["guarantees"]) | {"summary_page": page}
 
 
 def account_result(network: Network, protocol: Protocol, assessment: Mapping[str, Any]) -> dict[str, Any]:

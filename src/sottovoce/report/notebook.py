@@ -21,17 +21,20 @@ from numpy.typing import ArrayLike
 from sottovoce._format import FIELDS, number
 from sottovoce._io import atomic_write, to_jsonable
 from sottovoce.accounting import wording
+from sottovoce.accounting.exact import exact_loss
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import GaussianView
-from sottovoce.models.saved import Fitted
+from sottovoce.models.fitted import Fitted
 from sottovoce.protocols import Protocol
 from sottovoce.report import figures
-from sottovoce.report.page import build, environment
+from sottovoce.report.page import build
+from sottovoce.report.rendering import environment
 from sottovoce.report.sections import guarantee_row, scalars
+from sottovoce.report.summary_page import is_simulated
 from sottovoce.runners import Result
 
 if TYPE_CHECKING:
@@ -134,7 +137,7 @@ def _(result: Result) -> str:
     if rows:
         parts.append({"columns": ("against", "epsilon", "delta", "label", "standing"), "rows": rows})
     noise = str(result.provenance.get("noise", ""))
-    if "not protective" in noise:
+    if is_simulated(result.provenance):
         parts.append({"sentence": noise, "color": _BAD})
     picture = _picture(result, bool(figures.history_series(result.history)[1]))
     return _box(f"Result of {result.name}", *parts, *picture)
@@ -163,33 +166,33 @@ def _picture(shown: object, small: bool) -> list[dict[str, str]]:
 # ---- pictures --------------------------------------------------------------------------------------------
 
 
-@singledispatch
-def plot(shown: object, ax: Axes | None = None, **options: object) -> Axes:
+def plot(shown: object, ax: Axes | None = None, **options: Any) -> Axes:
     """Draw an object into matplotlib axes (None: new ones) and return them; ``shown.plot(...)`` is the same.
 
     A network has the options ``values`` in [0, 1] that color the nodes and ``observers`` that are ringed; a
     plan ``delta``; a result ``what``, one name of its history or several.
     """
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(layout="constrained")[1]
+    _draw(shown, ax, **options)
+    return ax
+
+
+@singledispatch
+def _draw(shown: object, ax: Axes) -> None:
     raise InvalidInput(f"networks, protocols, plans and the like have a picture, got {type(shown).__name__}.")
 
 
-def _axes(ax: Axes | None) -> Axes:
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(layout="constrained")[1]
-
-
-@plot.register(Network)
+@_draw.register(Network)
 def _(
     network: Network,
-    ax: Axes | None = None,
+    ax: Axes,
     *,
     values: ArrayLike | None = None,
     observers: Iterable[int] | int = (),
-) -> Axes:
-    ax = _axes(ax)
+) -> None:
     colors = np.full(network.n, 0.35) if values is None else np.asarray(values, dtype=float)
     if colors.shape != (network.n,):
         raise InvalidInput(f"values colors one node each ({network.n}), got shape {colors.shape}.")
@@ -204,47 +207,38 @@ def _(
     if values is not None:
         bar = ax.figure.colorbar(points, ax=ax, shrink=0.7, pad=0.02)
         bar.set_label("share of local privacy lost")
-    return ax
 
 
-@plot.register(Protocol)
-def _(protocol: Protocol, ax: Axes | None = None) -> Axes:
-    ax = _axes(ax)
-    h = np.array([protocol.view(v).leakage() for v in range(protocol.n)])
-    others = np.where(np.eye(protocol.n, dtype=bool), np.nan, h)
+@_draw.register(Protocol)
+def _(protocol: Protocol, ax: Axes) -> None:
+    others = np.where(np.eye(protocol.n, dtype=bool), np.nan, exact_loss(protocol).T)
     image = ax.imshow(others, vmin=0.0, vmax=max(1.0, float(np.nanmax(others))), cmap="cividis")
     ax.set(xlabel="about node", ylabel="node that looks", title="share of local privacy lost")
     ax.figure.colorbar(image, ax=ax, shrink=0.8)
-    return ax
 
 
-@plot.register(Fitted)
-def _(fitted: Fitted, ax: Axes | None = None, **options: object) -> Axes:
-    return plot(fitted.result, ax, **options)
+@_draw.register(Fitted)
+def _(fitted: Fitted, ax: Axes, **options: Any) -> None:
+    _draw(fitted.result, ax, **options)
 
 
-@plot.register(GaussianView)
-def _(view: GaussianView, ax: Axes | None = None) -> Axes:
-    ax = _axes(ax)
+@_draw.register(GaussianView)
+def _(view: GaussianView, ax: Axes) -> None:
     colors = [figures.COLORS[1] if view.covers(u) else figures.COLORS[0] for u in range(view.n)]
     ax.bar(range(view.n), view.leakage(), color=colors)
     who = ", ".join(map(str, view.observers)) or "an outsider"
     ax.set(xlabel="node", ylabel="share of local privacy lost", title=f"seen by {who}; orange: computed")
-    return ax
 
 
-@plot.register(Guarantee)
-def _(guarantee: Guarantee, ax: Axes | None = None) -> Axes:
-    ax = _axes(ax)
+@_draw.register(Guarantee)
+def _(guarantee: Guarantee, ax: Axes) -> None:
     deltas = np.logspace(-8, -2, 13)
     ax.semilogx(deltas, [guarantee.epsilon(float(delta)) for delta in deltas], "o-", color=figures.COLORS[0])
     ax.set(xlabel="delta", ylabel="epsilon", title=f"{guarantee.label}, against {guarantee.adversary}")
-    return ax
 
 
-@plot.register(Plan)
-def _(plan: Plan, ax: Axes | None = None, *, delta: float = DELTA) -> Axes:
-    ax = _axes(ax)
+@_draw.register(Plan)
+def _(plan: Plan, ax: Axes, *, delta: float = DELTA) -> None:
     stated = [(g, g.epsilon(delta)) for g in plan.guarantees()]
     stated = [(g, loss) for g, loss in stated if math.isfinite(loss)]
     names = [f"{g.adversary} [{g.label}]" for g, _ in stated]
@@ -254,11 +248,10 @@ def _(plan: Plan, ax: Axes | None = None, *, delta: float = DELTA) -> Axes:
     ax.invert_yaxis()
     ax.set(xlabel=f"epsilon at delta {number(delta, 'delta')}", title=plan.name)
     ax.margins(x=0.15)
-    return ax
 
 
-@plot.register(Result)
-def _(result: Result, ax: Axes | None = None, *, what: str | Sequence[str] | None = None) -> Axes:
+@_draw.register(Result)
+def _(result: Result, ax: Axes, *, what: str | Sequence[str] | None = None) -> None:
     axis, series = figures.history_series(result.history)
     if not series:
         raise InvalidInput(
@@ -268,13 +261,11 @@ def _(result: Result, ax: Axes | None = None, *, what: str | Sequence[str] | Non
     for name in chosen:
         if name not in series:
             raise InvalidInput(f"the history has {', '.join(series)}, got what={name!r}.")
-    ax = _axes(ax)
     for k, name in enumerate(chosen):
         ax.plot(*series[name], marker="o", ms=4, color=figures.COLORS[k % 7], label=name)
     ax.set(xlabel=axis, ylabel=chosen[0] if len(chosen) == 1 else "", title=result.name)
     if len(chosen) > 1:
         ax.legend()
-    return ax
 
 
 def report(result: Result, path: str | Path, title: str | None = None) -> Path:

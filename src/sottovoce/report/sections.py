@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -10,9 +9,11 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from sottovoce._format import FIELDS, Quantity, fine, fixed, number, percent
+from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report import figures
+from sottovoce.report.rendering import texts
 from sottovoce.report.standards import nist
 
 
@@ -79,11 +80,14 @@ def _numeric(value: object) -> bool:
     )
 
 
-def guarantee_row(stored: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing."""
-    delta = stored.get("delta")
-    epsilon = stored.get("epsilon")
-    guess = stored.get("best_guess")
+def guarantee_row(
+    stored: Mapping[str, Any], names: Sequence[str] | None = None, noun: str = "participant"
+) -> dict[str, Any]:
+    """Return a guarantee as pages show it, from a result or a statement; ``names`` are the participants'.
+
+    Epsilon is computed again where it is missing.
+    """
+    delta, epsilon, guess = (stored.get(key) for key in ("delta", "epsilon", "best_guess"))
     if "curve" in stored:
         from sottovoce.accounting.guarantee import Guarantee
 
@@ -91,21 +95,24 @@ def guarantee_row(stored: Mapping[str, Any], names: Sequence[str] | None = None)
         guess = whole.best_guess
         if epsilon is None:
             delta = 1e-5 if delta is None else delta
-            value = whole.epsilon(delta)
-            epsilon = "inf" if math.isinf(value) else value
+            epsilon = to_jsonable(whole.epsilon(delta))
     verdict, meaning = wording.verdict(str(stored.get("label")))
     if verdict == "Guarantee" and guess is not None and guess > wording.CERTAIN:
         verdict = "No protection in practice"
     if verdict == "Guarantee" and stored.get("accepted"):  # read of private records, and not charged
         verdict = f"Guarantee, except for what was accepted: {', '.join(stored['accepted'])}"
-    who = stored.get("adversary") or stored.get("against") or ""
-    user = who.get("user") if isinstance(who, dict) else None
+    who, hides = stored.get("adversary") or stored.get("against") or "", str(stored.get("adjacency"))
+    about = who if isinstance(who, dict) else {"kind": stored.get("view", ""), "count": stored.get("count")}
     return {
-        "against": wording.stored_adversary(who, names),
+        "against": wording.stored_adversary(who, names, noun),
+        "view": about.get("kind"),
+        "count": about.get("count"),
         "what": stored.get("what", ""),
-        "adjacency": wording.adjacency(str(stored.get("adjacency")), user, names=names, noun="participant"),
+        "hides": hides,
+        "adjacency": wording.adjacency(hides, about.get("user"), names=names, noun=noun),
         "epsilon": epsilon,
         "delta": delta,
+        "mu": stored.get("mu"),
         "guess": guess,
         "label": stored.get("label"),
         "verdict": verdict,
@@ -139,11 +146,9 @@ def _added() -> tuple[Callable[[str], Callable[[StoredResult], Section] | None],
     return tuple(entry.load() for entry in entry_points(group="sottovoce.report_sections"))
 
 
-def _section(
-    result: StoredResult, title: str, lead: str, *blocks: Figure | Table | None, guarantees: bool = True
-) -> Section:
+def _section(result: StoredResult, title: str, lead: str, *blocks: Figure | Table | None) -> Section:
     shown = tuple(block for block in blocks if block is not None)
-    return Section(title, lead, shown, tuple(result["guarantees"]) if guarantees else (), provenance(result))
+    return Section(title, lead, shown, tuple(result["guarantees"]), provenance(result))
 
 
 def _table(columns: Mapping[str, str], rows: Rows, caption: str = "", strong: tuple[int, ...] = ()) -> Table:
@@ -209,8 +214,8 @@ def _name(result: StoredResult, v: int) -> str:
 
 def account(result: StoredResult) -> Section:
     """The graph colored by what one node learns, and the loss against distance."""
-    config, metrics = result["config"], result["metrics"]
-    observer = metrics["observer"]
+    words, config, metrics = texts("sections.toml")["account"], result["config"], result["metrics"]
+    observer, understated = metrics["observer"], metrics["understated_pairs"]
     who = "every participant in turn" if observer is None else _name(result, observer)
     blocks: list[Figure | Table] = []
     if observer is not None and metrics.get("edge_list") is not None:
@@ -219,65 +224,41 @@ def account(result: StoredResult) -> Section:
         graph = metrics["edge_list"], metrics["exact"]
         draw = partial(figures.graph_picture, *graph, observers=group, **labels)
         named = " and ".join(_name(result, v) for v in group)
-        text = f"What {named} (ringed) learns about each other participant from one private averaging."
-        blocks.append(Figure(draw, text + " Red: as much as if there were no network at all."))
+        blocks.append(Figure(draw, words["picture"].format(group=named)))
     if metrics["by_distance"]:
-        blocks += _by_distance(metrics["by_distance"])
-    if "published_bounds" in metrics:
-        blocks += _published_tables(metrics["published_bounds"])
-    mean, largest = (percent(metrics[key], "share", 0) for key in ("mean_exact", "max_exact"))
-    lead = (
-        f"On {config['graph']} with {metrics['protocol']} over {metrics['rounds']} rounds, seen by {who}: on "
-        f"average {mean} of what local privacy would reveal, at worst {largest}."
-    )
-    if metrics["understated_pairs"] is not None:
-        lead += (
-            f" The published formula understates {percent(metrics['understated_pairs'], places=0)} of these "
-            "pairs."
-        )
-    return _section(result, "Who learns what", lead, *blocks)
+        blocks += _by_distance(metrics["by_distance"], words)
+    # what the papers' formulas say, each with its label and the exact loss where it has one
+    for kind, rows in metrics.get("published_bounds", {}).items():
+        if kind in ("losses", "errors"):
+            blocks.append(_table(words[kind], [_formula(row) for row in rows]))
+    shares = {key: percent(metrics[key], "share", 0) for key in ("mean_exact", "max_exact")}
+    about = {"graph": config["graph"], "protocol": metrics["protocol"], "rounds": metrics["rounds"]}
+    lead = words["lead"].format(who=who, **about, **shares)
+    if understated is not None:
+        lead += words["understated"].format(understated=percent(understated, places=0))
+    return _section(result, words["title"], lead, *blocks)
 
 
-def _by_distance(rows: Rows) -> list[Figure | Table]:
+def _by_distance(rows: Rows, words: Mapping[str, Any]) -> list[Figure | Table]:
     largest, mean = ([row[key] for row in rows] for key in ("exact_max", "exact_mean"))
     series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
     colors = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
-    columns = {"distance": "distance", "pairs": "participants", "exact_mean": "exact, mean"}
-    columns |= {"exact_max": "exact, largest", "determined": "noisy value known"}
-    if rows[0]["published_mean"] is not None:
+    columns = dict(words["by_distance"])
+    if rows[0]["published_mean"] is None:
+        del columns["published_mean"]
+    else:
         series["published formula"] = [row["published_mean"] for row in rows]
         colors["published formula"] = figures.PUBLISHED
-        columns["published_mean"] = "published, mean"
-    draw = partial(
-        figures.curves,
-        [row["distance"] for row in rows],
-        series,
-        xlabel="distance in the network",
-        ylabel="share of what the noise leaves open",
-        title="Loss against distance",
-        colors=colors,
-        levels={"local privacy (no network)": 1.0},
-    )
-    caption = "Privacy loss against distance; the published formula is shown at most as 1."
-    return [Figure(draw, caption), _table(columns, rows)]
+    levels, x = {"local privacy (no network)": 1.0}, [row["distance"] for row in rows]
+    draw = partial(figures.curves, x, series, **words["axes"], colors=colors, levels=levels)
+    return [Figure(draw, words["curve"]), _table(columns, rows)]
 
 
-def _published_tables(bounds: Mapping[str, Any]) -> list[Table]:
-    """What the papers' formulas say, each with its label and the exact loss where it has one."""
-    losses, errors = (
-        [
-            row | {"formula": f"{row['source']}, {row['formula']}", "judged": f"{row['bound']}: {row['why']}"}
-            for row in bounds[key]
-        ]
-        for key in ("losses", "errors")
-    )
-    errors = [row | {"formula": f"{row['formula']}: {row['what']}"} for row in errors]
-    exact = {"exact_mean": "exact, mean", "exact_largest": "exact, largest"}
-    end = {"judged": "a bound?", "label": "label"}
-    return [
-        _table({"formula": "loss by", "mean": "mean", "largest": "largest", **exact, **end}, losses),
-        _table({"formula": "error by", "value": "value", "unit": "unit", **end}, errors),
-    ]
+def _formula(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a paper's formula for a loss or an error, with its source, and what the error is about."""
+    what = f": {row['what']}" if "what" in row else ""
+    name = f"{row['source']}, {row['formula']}{what}"
+    return {**row, "formula": name, "judged": f"{row['bound']}: {row['why']}"}
 
 
 # ---- plans, agreements, statements, attacks ------------------------------------------------------------
@@ -290,17 +271,17 @@ def _costs(cost: Mapping[str, Any]) -> Table:
 def _standard(result: StoredResult) -> Table | None:
     if not (result.get("summary_page") or {}).get("stated"):
         return None
-    caption = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this result."
-    return _table({key: key for key in ("topic", "question", "answer")}, nist(result), caption)
+    words = texts("sections.toml")["standard"]
+    return _table(words["columns"], nist(result), words["caption"])
 
 
 def plan(result: StoredResult) -> Section:
     """What a plan costs, and whether its budget is met."""
     metrics = result["metrics"]
-    verdict = metrics.get("verdict", "")
-    lead = f"{'Feasible.' if metrics.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
+    meets = {True: "Meets its budget. ", False: "Exceeds its budget. "}.get(metrics.get("feasible"), "")
     settings = pairs(scalars(result["config"]), "setting", "value")
     title = metrics.get("title") or "The plan"
+    lead = meets + metrics.get("verdict", "")
     return _section(result, title, lead, _costs(metrics["cost"]), settings, _standard(result))
 
 
@@ -312,21 +293,24 @@ def agreement(result: StoredResult) -> Section:
         options: dict[str, Any] = {"labels": names, "title": "Who talks to whom", "scale_label": None}
         svg = figures.graph_picture(metrics["edge_list"], [0.0] * len(names), **options)
         picture = Figure(svg, "Who talks to whom.")
-    columns = {"member": "member", "epsilon_local": "epsilon, everybody"}
-    columns |= {"epsilon_network": "epsilon, one member"}
-    columns |= {key: key for key in ("budget", "delta", "releases")}
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
-    tables = _table(columns, metrics["costs"]), _costs(metrics["cost"]), pairs(settings, "setting", "value")
+    members = _table(texts("sections.toml")["agreement"]["columns"], metrics["costs"])
+    tables = members, _costs(metrics["cost"]), pairs(settings, "setting", "value")
     return _section(result, metrics["title"], "", picture, *tables, _standard(result))
 
 
 def statement(result: StoredResult) -> Section:
     """What a member stated after its run, beside what its ledger says."""
-    metrics, ledger = result["metrics"], result["metrics"].get("account")
+    words, metrics, ledger = (
+        texts("sections.toml")["statement"],
+        result["metrics"],
+        result["metrics"].get("account"),
+    )
     account, left_out = None, None
     if ledger:
         rows = {"rounds": f"{ledger['round']} of {ledger['rounds']}", "releases": ledger["releases"]}
-        rows["epsilon by the ledger, own noise only"] = number(ledger["epsilon_spent"], "spent")
+        against = f"against {ledger['adversary']}, label {ledger['label']}"
+        rows["epsilon by the ledger"] = f"{number(ledger['epsilon_spent'], 'spent')} ({against})"
         rows["budget of the agreement"] = number(ledger["epsilon_budget"], "limit")
         rows |= {"rows in the ledger": ledger["ledger_rows"], "head of the ledger": ledger["ledger_head"]}
         if ledger.get("population"):
@@ -334,53 +318,40 @@ def statement(result: StoredResult) -> Section:
         account = pairs(rows, "account", "value")
     if metrics["left_out"]:
         left_out = Table(("round", "exchange left out with"), tuple(map(tuple, metrics["left_out"])))
-    lead = f"Stated by {metrics['member']} after {metrics['rounds']} of {metrics['of']} rounds."
-    return _section(result, "The statement", lead, account, left_out, _standard(result))
+    lead = words["lead"].format(**metrics)
+    return _section(result, words["title"], lead, account, left_out, _standard(result))
 
 
 def attack(result: StoredResult) -> Section:
     """Whose values somebody computes from what it receives, without noise."""
-    values = {**result["config"], **result["metrics"]}
+    words, values = texts("sections.toml")["attack"], {**result["config"], **result["metrics"]}
     combinations = values.get("combinations") or []
-    more = f"{len(combinations)} combinations are known; at most 20 are shown."
+    more = words["combinations"].format(count=len(combinations))
     tables = [
         Table(("value computed exactly",), tuple((name,) for name in values["names"])),
         Table(("combination of several values",), tuple((text,) for text in combinations[:20]), more),
     ]
-    who, how = ", ".join(map(str, values["attackers"])), f"{values['protocol']} on {values['graph']}"
-    lead = f"{how}, {values['rounds']} rounds, no noise, seen by node {who}."
-    shown = [table for table in tables if table.rows]
-    return _section(result, "What an attacker computes", lead, *shown, guarantees=False)
+    lead = words["lead"].format(who=", ".join(map(str, values["attackers"])), **values)
+    return _section(result, words["title"], lead, *(table for table in tables if table.rows))
 
 
 def audit(result: StoredResult) -> Section:
     """What the sharpest test shows, against what was claimed."""
-    values = {**result["config"], **result["metrics"]}
+    words, values = texts("sections.toml")["audit"], {**result["config"], **result["metrics"]}
     audits = [
         a | {"view": name, "verdict": "refuted" if a["refuted"] else "holds"}
         for name, a in values["audits"].items()
     ]
-    refuted = [a for a in audits if a["refuted"]]
-    ours = [a["view"] for a in refuted if a["label"] in ("ldp", "exact")]
-    columns = {"view": "attack on", "label": "label", "mu_claimed": "μ claimed, at most"}
-    columns |= {"mu_lower": "μ reached, at least", "tightness": "tightness", "verdict": "verdict"}
-    verdict = f"REFUTED GUARANTEES: {', '.join(ours)}." if ours else "No guarantee was refuted."
+    refuted = [k for k, a in enumerate(audits) if a["refuted"]]
+    ours = [audits[k]["view"] for k in refuted if audits[k]["label"] in ("ldp", "exact")]
+    lead = words["lead"].format(**values)
+    lead += words["refuted"].format(ours=", ".join(ours)) if ours else words["holds"]
     if len(refuted) > len(ours):
-        verdict += " The published formula, which is not a bound, was refuted."
-    lead = (
-        f"The averaging was run {values['runs']:,} times per view under two neighboring data sets, and the "
-        f"best test was asked to tell them apart: μ is 0 if it cannot, and larger the easier it is. {verdict}"
-    )
-    table = _table(columns, audits, strong=tuple(k for k, a in enumerate(audits) if a["refuted"]))
-    return _section(result, "An attack on our own claims", lead, table, guarantees=False)
+        lead += words["published"]
+    return _section(result, words["title"], lead, _table(words["columns"], audits, strong=tuple(refuted)))
 
 
 # the name of a result: what makes its section
 SECTIONS: dict[str, Callable[[StoredResult], Section]] = {
-    "account": account,
-    "plan": plan,
-    "agreement": agreement,
-    "statement": statement,
-    "attack": attack,
-    "audit": audit,
+    make.__name__: make for make in (account, plan, agreement, statement, attack, audit)
 }

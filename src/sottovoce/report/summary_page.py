@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,14 @@ from sottovoce import __version__
 from sottovoce._format import percent
 from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
+from sottovoce.accounting.exact import exact_loss
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
-from sottovoce.advice.usefulness import Usefulness, usefulness
+from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.objectives.trivial import comparison
+from sottovoce.report.rendering import environment
+from sottovoce.report.sections import guarantee_row
 
 if TYPE_CHECKING:
     from sottovoce.peers.agreed_run import AgreedRun
@@ -32,84 +34,17 @@ if TYPE_CHECKING:
 MATRIX = 24  # members up to which the matrix fits on a page
 _STEPS = 64  # steps over which the shares of a long schedule are averaged
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
+_USEFUL = {True: YES, False: NO, None: UNKNOWN}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
 _STATED = ("view", "adjacency", "label", "mu", "assumptions")
 Lifetime = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Stated:
-    """A guarantee in words and numbers: of a plan or a result, or as a member stated it."""
-
-    view: str
-    against: str
-    adjacency: str
-    label: str
-    epsilon: float
-    delta: float
-    guess: float
-    assumptions: Sequence[str]
-    count: int | None
-    mu: float | None
-
-    @classmethod
-    def of(cls, guarantee: Guarantee, delta: float, names: Sequence[str] | None) -> Stated:
-        """Return a guarantee at a delta; ``names`` are those of the members."""
-        who = guarantee.adversary
-        against = wording.stored_adversary(who.to_dict(), names, "member")
-        numbers = (guarantee.epsilon(delta), delta, guarantee.best_guess)
-        about = (who.kind, against, guarantee.adjacency, guarantee.label)
-        mu = guarantee.mu if guarantee.curve.is_gaussian else None
-        return cls(*about, *numbers, guarantee.assumptions, who.count, mu)
-
-    @classmethod
-    def stored(cls, row: Mapping[str, Any]) -> Stated:
-        """Return a guarantee of ``statement.json``."""
-        about = (row.get("view", ""), row["adversary"], row.get("adjacency", ""), row["label"])
-        numbers = (float(row["epsilon"]), float(row["delta"]), float(row["best_guess"]))
-        return cls(*about, *numbers, row.get("assumptions", ()), row.get("count"), row.get("mu"))
-
-    def scope(
-        self, accepted: Sequence[str], *, simulated: bool = False, ledger: bool = False
-    ) -> dict[str, Any]:
-        """Return what is hidden from whom, and what is not covered."""
-        return {
-            "hidden": _sentence(wording.adjacency(self.adjacency, noun="member")),
-            "hides_member": self.adjacency == "user",
-            "against": _sentence(self.against),
-            "guess": wording.guess(self.guess),
-            "not_covered": wording.not_covered(
-                self.view,
-                self.adjacency,
-                count=self.count,
-                accepted=accepted,
-                assumptions=self.assumptions,
-                simulated=simulated,
-                has_ledger=ledger,
-            ),
-            "uncharged": list(accepted),
-            "stated": {key: getattr(self, key) for key in _STATED},
-        }
-
-    def loss(self, who: str, name: str = "") -> dict[str, Any]:
-        """Return the row of the table of losses: who loses this."""
-        words = {"who": who, "name": name, "against": self.against, "guess": wording.guess(self.guess)}
-        return words | {"label": self.label, "epsilon": self.epsilon, "delta": self.delta}
-
-    def private(
-        self, accepted: Sequence[str], limit: float | None = None, *, simulated: bool = False
-    ) -> dict[str, str]:
-        """Return whether it is private, and why or why not, in one sentence."""
-        numbers = self.epsilon, self.delta, self.against, self.label, self.guess
-        answer, why = wording.private(*numbers, limit=limit, accepted=accepted, simulated=simulated)
-        return _answer("Private?", answer, why)
 
 
 def of_plan(
     plan: Plan,
     *,
     title: str = "",
-    names: Sequence[str] | None = None,
+    names: Sequence[object] | None = None,
     delta: float = 1e-5,
     limit: float | None = None,
     adversary: Mapping[str, Any] | None = None,
@@ -117,13 +52,14 @@ def of_plan(
     lifetime: Lifetime = (),
     privacy: Guarantee | None = None,
     local: Guarantee | None = None,
-    use: Usefulness | None = None,
+    use: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the summary page of a plan that has not run yet.
 
     ``names`` are those of the members; ``delta``, ``limit`` and ``adversary`` the budget; ``accepted`` what
     is read of private records and not charged, by name; ``lifetime`` rows of `LifetimeLedger.forecast`, where
-    this is about one member. ``privacy``, ``local`` and ``use`` are computed where they are not known.
+    this is about one member. ``privacy``, ``local`` and ``use`` (the plan's assessment, which says whether
+    the answer is of use) are computed where they are not known.
 
     Examples
     --------
@@ -135,25 +71,27 @@ def of_plan(
     """
     view, uncharged = dict(adversary or {}), list(accepted)
     privacy = plan.privacy(**view) if privacy is None else privacy
-    use = usefulness(plan) if use is None else use
+    if use is None:
+        judged = usefulness(plan)
+        use = {"useful": judged.useful, "usefulness": judged.sentence}
     labels = [f"member {v}" for v in range(plan.n)] if names is None else [str(name) for name in names]
-    stated = Stated.of(privacy, delta, None if names is None else labels)
+    stated = _stated(privacy.to_dict(delta), None if names is None else labels)
     shares, steps = _shares(plan)
     losses = []
     if shares is not None and not {"user", "observer"} & set(view):
         losses = _member_losses(plan, shares, labels, view, delta)
-    losses = losses or [stated.loss("worst member", "any")]
-    if stated.view not in ("local", "central"):
+    losses = losses or [_loss(stated, "worst member", "any")]
+    if stated["view"] not in ("local", "central"):
         local = plan.privacy("local") if local is None else local
-        losses.append(Stated.of(local, delta, labels).loss("against everybody", "any"))
-    useful = _answer("Useful?", use.verdict, _sentence(use.sentence))
+        losses.append(_loss(_stated(local.to_dict(delta), labels), "against everybody", "any"))
+    useful = _answer("Useful?", _USEFUL[use["useful"]], _sentence(use["usefulness"]))
     return _page(
         "plan",
         title or plan.name,
-        [stated.private(uncharged, limit), useful],
+        [_private(stated, uncharged, limit), useful],
         {"plan": _digest(plan.describe())},
         members=[{"name": name} for name in labels[:200]],
-        **stated.scope(uncharged, ledger=bool(lifetime)),
+        **_scope(stated, uncharged, ledger=bool(lifetime)),
         losses=losses,
         matrix=_matrix(shares, labels, steps),
         budgets=_budgets(lifetime, "this plan", stated, limit, delta),
@@ -198,14 +136,14 @@ def of_statement(
     after it.
     """
     charged, budget, member = statement["guarantee"], statement["budget"], statement["member"]
-    stated, limit = Stated.stored(charged), float(budget["epsilon"])
+    stated, limit = _stated(charged), float(budget["epsilon"])
     accepted = list(statement.get("accepted") or ())
     simulated = is_simulated(statement)
     others = {"against everybody": statement.get("ldp"), "against one member": statement.get("network")}
-    losses = [stated.loss("charged", member)]
+    losses = [_loss(stated, "charged", member)]
     for who, row in others.items():
         if row and row["adversary"] != charged["adversary"]:
-            losses.append(Stated.stored(row | {"delta": stated.delta}).loss(who, member))
+            losses.append(_loss(_stated(row | {"delta": stated["delta"]}), who, member))
     left_out = len(statement.get("left_out") or ())
     how = f"{statement['rounds']} of {statement['of']} rounds were done"
     how += f"; {left_out} exchanges were left out." if left_out else "."
@@ -214,10 +152,10 @@ def of_statement(
     return _page(
         "statement",
         (ledger or {}).get("title") or str(statement["algorithm"]),
-        [stated.private(accepted, limit, simulated=simulated), finished],
+        [_private(stated, accepted, limit, simulated=simulated), finished],
         head | {"run": str(statement["run_id"])},
         members=[{"name": member}],
-        **stated.scope(accepted, simulated=simulated, ledger=bool(lifetime)),
+        **_scope(stated, accepted, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
         incidents=[str(line) for line in statement.get("incidents") or ()],
         budgets=_budgets(lifetime, "this agreement", stated, limit, float(budget["delta"])),
@@ -237,8 +175,8 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     chosen = next(iter([*decisive, *(g for g in rows if g["adversary"]["kind"] in own), *rows]))
     limit = None if budget is None else float(budget["epsilon"])
     names, delta = config.get("labels"), float(chosen.get("delta") or 1e-5)
-    stated, simulated = Stated.of(Guarantee.from_dict(chosen), delta, names), is_simulated(provenance)
-    shown = [Stated.of(Guarantee.from_dict(g), delta, names) for g in rows[:6]]
+    at_delta, simulated = {"delta": delta, "epsilon": None}, is_simulated(provenance)
+    stated, *shown = [_stated({**g, **at_delta}, names) for g in (chosen, *rows[:6])]
     accepted = list(dict.fromkeys(name for g in rows for name in g.get("accepted", ())))
     answer, why = UNKNOWN, "The result holds no score."
     scores = ("test_accuracy", "accuracy", "rmse", "test_mean_squared_error", "mean_squared_error", "loss")
@@ -252,11 +190,11 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     page = _page(
         "result",
         str(title),
-        [stated.private(accepted, limit, simulated=simulated), _answer("Useful?", answer, why)],
+        [_private(stated, accepted, limit, simulated=simulated), _answer("Useful?", answer, why)],
         {"result": _digest({key: value for key, value in result.items() if key != "summary_page"})},
         members=[{"name": str(name)} for name in names or ()][:200],
-        **stated.scope(accepted, simulated=simulated),
-        losses=[each.loss(each.against) for each in [stated, *(one for one in shown if one != stated)]],
+        **_scope(stated, accepted, simulated=simulated),
+        losses=[_loss(each, each["against"]) for each in [stated, *(one for one in shown if one != stated)]],
         budgets=_budgets((), "this run", stated, limit, delta),
     )
     page["marks"]["version"] = str(provenance.get("version", __version__))
@@ -265,44 +203,62 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary page of an attack: whose values somebody computes."""
-    attackers, known = facts["attackers"], len(facts["reconstructed"])
-    who = ", ".join(map(str, attackers))
-    computes = f"Nodes {who} compute" if len(attackers) > 1 else f"Node {who} computes"
-    why = f"{computes} the value of {known} of {int(facts['n']) - len(attackers)} others after "
-    why += f"{facts['rounds']} rounds of {facts['protocol']}."
-    answer = _answer("Hidden without noise?", NO if known else YES, why)
-    names = ", ".join(str(name) for name in facts.get("names", ()))
-    return _page(
-        "attack",
-        f"Attack on {facts['graph']}",
-        [answer],
-        {"result": _digest(facts)},
-        not_covered=[f"Without noise: {names}."] if names else [],
-    )
+    return _from_template("attack", facts, known=len(facts["reconstructed"]))
 
 
 def of_audit(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary page of an audit: whether a claim was refuted."""
     refuted = {name: a["label"] for name, a in facts["audits"].items() if a["refuted"]}
     ours = [name for name, label in refuted.items() if label in ("ldp", "exact")]
-    printed = [name for name in refuted if name not in ours]
-    views, confidence = len(facts["audits"]), 100 * facts["confidence"]
-    sure = f"{facts['runs']:,} runs per view, {views} views, confidence {confidence:g} %"
-    why = f"No guarantee was refuted ({sure})." if not ours else f"Refuted: {', '.join(ours)} ({sure})."
-    answers = [_answer("Did the guarantees hold?", NO if ours else YES, why)]
-    if printed:
-        why = f"The published formula, which is not a guarantee, was refuted: {', '.join(printed)}."
-        answers.append(_answer("Did the published formula hold?", NO, why))
-    return _page(
-        "audit",
-        f"Audit of {facts.get('graph') or 'private averaging'}",
-        answers,
-        {"result": _digest(facts)},
-        not_covered=["What no test was tried for: an audit can refute a claim, and cannot prove one."],
-    )
+    return _from_template("audit", facts, ours=ours, printed=[name for name in refuted if name not in ours])
 
 
 # ---- parts ------------------------------------------------------------------------------------------------
+
+
+def _stated(stored: Mapping[str, Any], names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a stored guarantee in words and numbers, about members."""
+    return guarantee_row(stored, names, "member")
+
+
+def _scope(
+    stated: Mapping[str, Any], accepted: Sequence[str], *, simulated: bool = False, ledger: bool = False
+) -> dict[str, Any]:
+    """Return what is hidden from whom, and what is not covered."""
+    return {
+        "hidden": _sentence(wording.adjacency(stated["hides"], noun="member")),
+        "hides_member": stated["hides"] == "user",
+        "against": _sentence(stated["against"]),
+        "guess": wording.guess(float(stated["guess"])),
+        "not_covered": wording.not_covered(
+            stated["view"],
+            stated["hides"],
+            count=stated["count"],
+            accepted=accepted,
+            assumptions=stated["assumptions"],
+            simulated=simulated,
+            has_ledger=ledger,
+        ),
+        "uncharged": list(accepted),
+        "stated": {key: stated["hides" if key == "adjacency" else key] for key in _STATED},
+    }
+
+
+def _loss(stated: Mapping[str, Any], who: str, name: str = "") -> dict[str, Any]:
+    """Return the row of the table of losses: who loses this."""
+    words = {"who": who, "name": name, "against": stated["against"]}
+    words["guess"] = wording.guess(float(stated["guess"]))
+    return words | {key: stated[key] for key in ("label", "epsilon", "delta")}
+
+
+def _private(
+    stated: Mapping[str, Any], accepted: Sequence[str], limit: float | None, *, simulated: bool = False
+) -> dict[str, str]:
+    """Return whether it is private, and why or why not, in one sentence."""
+    numbers = float(stated["epsilon"]), float(stated["delta"])
+    words = *numbers, stated["against"], stated["label"], float(stated["guess"])
+    answer, why = wording.private(*words, limit=limit, accepted=accepted, simulated=simulated)
+    return _answer("Private?", answer, why)
 
 
 def _page(
@@ -317,6 +273,14 @@ def _page(
         {**head, **empty, **words, "matrix": None, "hides_member": None, "stated": None, **parts}
     )
     return page
+
+
+def _from_template(kind: str, facts: Mapping[str, Any], **values: object) -> dict[str, Any]:
+    """Return the page of an attack or an audit, whose sentences are in ``templates/summary_page.json``."""
+    template = environment().get_template("summary_page.json")
+    words = json.loads(template.render(kind=kind, facts=facts, **values))
+    answers = [_answer(**answer) for answer in words.pop("answers")]
+    return _page(kind, words.pop("purpose"), answers, {"result": _digest(facts)}, **words)
 
 
 def _answer(question: str, answer: str, why: str) -> dict[str, str]:
@@ -339,10 +303,10 @@ def _member_losses(
     order = np.argsort(np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1), kind="stable")
     members = {"worst member": int(order[-1]), "typical member": int(order[(plan.n - 1) // 2])}
     try:
-        each = {who: Stated.of(plan.privacy(**view, user=u), delta, names) for who, u in members.items()}
+        each = {who: plan.privacy(**view, user=u).to_dict(delta) for who, u in members.items()}
     except ValueError:
         return []
-    return [stated.loss(who, names[members[who]]) for who, stated in each.items()]
+    return [_loss(_stated(stored, names), who, names[members[who]]) for who, stored in each.items()]
 
 
 def _shares(plan: Plan) -> tuple[np.ndarray | None, int]:
@@ -351,10 +315,7 @@ def _shares(plan: Plan) -> tuple[np.ndarray | None, int]:
         return None, 0
     steps = min(plan.steps, _STEPS)
     times = Counter(plan.schedule(k) for k in range(steps))
-    leakage = [
-        count * np.array([protocol.view({v}).leakage() for v in range(plan.n)]).T
-        for protocol, count in times.items()
-    ]
+    leakage = [count * exact_loss(protocol) for protocol, count in times.items()]
     return np.sum(leakage, axis=0) / steps, steps
 
 
@@ -370,12 +331,13 @@ def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict
 
 
 def _budgets(
-    lifetime: Lifetime, what: str, stated: Stated, limit: float | None, delta: float
+    lifetime: Lifetime, what: str, stated: Mapping[str, Any], limit: float | None, delta: float
 ) -> list[dict[str, Any]]:
     """Return the lifetime budgets, or else the budget of this plan or agreement."""
     rows = [{**row, "what": f"lifetime, {row['adjacency']}, {row['view']}"} for row in lifetime]
     if not rows and limit is not None:
-        loss = {"spent": None, "adds": stated.epsilon, "total": stated.epsilon}
+        epsilon = float(stated["epsilon"])
+        loss = {"spent": None, "adds": epsilon, "total": epsilon}
         rows = [{"what": what, "epsilon": limit, "delta": delta} | loss]
     keys = ("what", "delta", "spent", "adds", "total")
     return [

@@ -1,6 +1,7 @@
 """What a runner knows of an algorithm, and the result it leaves.
 
-An algorithm is pure functions on arrays whose first axis is the agents hosted here. A stacked runner hosts
+An algorithm is four functions on arrays whose first axis is the agents hosted here; they change no state
+they are given, and noise and the record of releases are the mechanism's. A stacked runner hosts
 all agents in one process, a cluster rank a slice, a peer one.
 """
 
@@ -45,12 +46,13 @@ class State(NamedTuple, Generic[Common, Own]):
 
 
 class Algorithm(NamedTuple):
-    """Four pure functions of the state, and `block`, a faster form of many steps that some algorithms have.
+    """Four functions of the state, and `block`, a faster form of many steps that some algorithms have.
 
     For ``k = 0, 1, ...`` a runner computes ``m = message(state, k)``, hands ``m`` (one row per hosted
     agent) to the protocol of step ``k`` and calls ``state = update(state, received, k)`` with the rows
     that came out. Data, noise source and the numbers of the hosted agents are bound by the factory that
-    makes the algorithm. None of the functions changes the state it is given.
+    makes the algorithm. None of the functions changes the state it is given; noise and the record of releases
+    are the mechanism's.
 
     Where a loop is sequential, ``block(state, k, count)`` may stand for steps ``k`` to ``k + count - 1`` at
     once, mixing included, compiled; it returns the state that those steps would. Only a runner that hosts
@@ -77,6 +79,19 @@ class Algorithm(NamedTuple):
     update: Callable[[Any, Any, int], Any]
     output: Callable[[Any], Any]
     block: Callable[[Any, int, int], Any] | None = None
+
+
+def in_blocks(
+    init: Callable[[], Any], output: Callable[[Any], Any], block: Callable[[Any, int, int], Any]
+) -> Algorithm:
+    """Return an algorithm of one process that exchanges no rows: a single step is a block of one."""
+    return Algorithm(
+        init=init,
+        message=lambda state, k: output(state),
+        update=lambda state, received, k: block(state, k, 1),
+        output=output,
+        block=block,
+    )
 
 
 @dataclass(frozen=True)

@@ -251,8 +251,8 @@ class Cluster:
     # ---- failures -------------------------------------------------------------------------------------
 
     @property
-    def speaks(self) -> bool:
-        """Whether this rank tells the person what went wrong: rank 0, or 1 when 0 is the lost one."""
+    def reports_errors(self) -> bool:
+        """Whether this rank prints what went wrong: rank 0, or 1 when 0 is the lost one."""
         return self.rank == (1 if self.lost == 0 else 0)
 
     def _failure(self, rank: int, how: str) -> LostRank:
@@ -357,10 +357,15 @@ class RankMixing:
 
 def require_ranks(plan: RunnablePlan, ranks: int) -> None:
     """Refuse a plan that cannot be cut between so many ranks."""
-    if plan.sequential or not plan.schedule(0).linear:
+    if plan.sequential:
         raise InvalidInput(
             f"{plan.name} passes one token from node to node, so ranks would only wait for each other; run "
             "it in one process."
+        )
+    if not plan.schedule(0).linear:
+        raise InvalidInput(
+            f"{plan.name} averages by {plan.schedule(0).name}, which is not given by matrices, so ranks "
+            "cannot share it; run it in one process."
         )
     slices(plan.n, ranks)
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from sottovoce._validate import count
 from sottovoce.errors import LostRank
 
+_GRACE = 30.0  # seconds in which the others end by themselves after a bad end
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -30,13 +31,12 @@ def launch(
     ranks: int,
     *,
     threads: int | None = None,
-    grace: float = 30.0,
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run ``command`` once per rank and return when all have ended well; else raise `LostRank`.
 
     A rank has as many threads as OMP_NUM_THREADS says, by default an even share of the cores. After one has
-    ended badly the others have ``grace`` seconds to end by themselves.
+    ended badly the others have half a minute to end by themselves.
     """
     count(ranks, "ranks")
     share = max(1, (os.cpu_count() or 1) // ranks)
@@ -60,7 +60,7 @@ def launch(
         for rank in range(ranks):
             own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             started.append(subprocess.Popen(list(command), env=own, preexec_fn=_die_with_parent))
-        _watch(started, grace)
+        _watch(started)
     finally:
         for process in started:
             if process.poll() is None:
@@ -76,13 +76,13 @@ class Ended(LostRank):
         self.explained = explained
 
 
-def _watch(started: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
-    """Wait until all have ended, or until ``grace`` has passed since the first bad end."""
+def _watch(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until all have ended, or for a while after the first bad end."""
     deadline = None
     while any(process.poll() is None for process in started):
         bad = [process for process in started if process.poll() not in (None, 0)]
         if bad and deadline is None:
-            deadline = time.monotonic() + grace
+            deadline = time.monotonic() + _GRACE
         if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(0.02)

@@ -21,7 +21,7 @@ from sottovoce._format import number
 from sottovoce._io import digest
 from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput, TrainingDiverged
-from sottovoce.ledger.charge import ChargedTraining, charge
+from sottovoce.ledger.charge import ChargedRun, charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RandomSource, RunRandomness
@@ -30,12 +30,11 @@ from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.base import Algorithm, Result, State, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, RankMixing, require_ranks, versions
-from sottovoce.runners.divergence import DivergenceCheck
-from sottovoce.runners.early_stopping import EarlyStopping
 from sottovoce.runners.in_process import Mix, run_stacked
 from sottovoce.runners.matrix_partition import slices
 from sottovoce.runners.plan_interface import RunnablePlan, has_noise
 from sottovoce.runners.progress import bar
+from sottovoce.runners.stopping import DivergenceCheck, EarlyStopping
 
 T = TypeVar("T")
 NO_PRIVACY = "none: no privacy"
@@ -143,8 +142,10 @@ class PlanRun:
     ----------
     On a machine with a member directory (`sottovoce peer init`) a run with protective noise is charged to its
     lifetime ledger before any noise is drawn, with what `account` says of the plan, and refused beyond a
-    lifetime budget. Data, checkpoint, evaluation and callbacks have been tried on the starting rows by then:
-    a call that fails there costs nothing. A run that goes on from its ``checkpoint`` is not charged again.
+    lifetime budget. By then the data have been prepared, the checkpoint's index has been read and compared
+    with this run, its folder has been written to, and evaluation and callbacks have been tried on the
+    starting rows: what fails there costs nothing. The saved rows are read after the charge; a run that goes
+    on from its ``checkpoint`` is not charged again.
     All steps of the plan are charged, also if fewer are taken: early stopping reads the history alone, which
     holds released rows and scores on public records, so it costs nothing and saves nothing.
 
@@ -183,7 +184,7 @@ class PlanRun:
         self._history: list[dict[str, Any]] = []
         self._scores: Mapping[str, Any] = {}
         self._divergence = DivergenceCheck()
-        self._charged: ChargedTraining | None = None
+        self._charged: ChargedRun | None = None
         self._state: Any = None
         agree = self.cluster.agree
         self.random = RunRandomness.from_rng(rng)

@@ -35,23 +35,6 @@ class Trial:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-# How an experiment has its trials run: the function of one trial and the trials in, their values out.
-Spread = Callable[[Callable[..., Any], Sequence[Trial]], list[Any]]
-
-
-def in_turn(function: Callable[..., Any], trials: Sequence[Trial]) -> list[Any]:
-    """Run the trials of an experiment one after the other in this process, and write no files."""
-    return [function(**trial.options) for trial in trials]
-
-
-def run_cells(
-    spread: Spread, function: Callable[..., Any], cells: Sequence[Sequence[Trial]]
-) -> list[list[Any]]:
-    """Run the trials of all cells of a table as one list, and return their values cell by cell."""
-    values = iter(spread(function, [trial for cell in cells for trial in cell]))
-    return [[next(values) for _ in cell] for cell in cells]
-
-
 def read_trial(path: Path | None, **made_with: object) -> dict[str, Any] | None:
     """Return the result of a trial at ``path``, None if there is none; refuse one with other settings."""
     if path is None or not path.is_file():
@@ -219,12 +202,11 @@ def _outcomes(
     jobs: Sequence[_Job], workers: int, backend: str, place: Path
 ) -> Iterator[tuple[str, str | None]]:
     """Run the jobs and yield (name, error) as they end."""
-    by_name = {job.name: job for job in jobs}
+    paths = {job.name: job.path for job in jobs}
     try:
         for name, error, result in _results(jobs, workers, backend):
-            path = by_name[name].path
-            if result is not None and not path.exists():  # of a worker that does not see the folder
-                write_trial(path, result)
+            if result is not None and not paths[name].exists():  # of a worker that does not see the folder
+                write_trial(paths[name], result)
             yield name, error
     except SottovoceError:
         raise

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 16  # bytes of a block of AES
 _UNSIGNED: dict[int, type[np.unsignedinteger]] = {32: np.uint32, 64: np.uint64}
-_SIGNED: dict[int, type[np.signedinteger]] = {32: np.int32, 64: np.int64}
 _CHUNK = 1 << 16  # numbers masked at a time: row, pad and zeros stay in the cache
 _ZEROS = memoryview(bytes(8 * _CHUNK))  # encrypted to get a keystream
 
@@ -117,7 +116,7 @@ class PairMasks:
     def hide(self, row: np.ndarray, step: int, chain: bytes) -> np.ndarray:
         """Return the masked row of ``step``, read-only, given the chain's head before it."""
         self._require(step)
-        if row.dtype != _SIGNED[self.bits]:
+        if row.dtype != f"int{self.bits}":
             raise InvalidInput(
                 f"rows to be masked are int{self.bits} on a grid, got {row.dtype}; masks never touch floats."
             )

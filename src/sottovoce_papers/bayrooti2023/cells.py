@@ -141,9 +141,9 @@ def _settings(cell: Cell, which: str = "tuned") -> Settings:
         chosen = settings_of(cell.method, cell.epsilon, cell.fiedler, which)
         # digits are for quick runs: the number of steps is the cell's
         return chosen if cell.data == "mnist" else replace(chosen, steps=None)
-    rates = RATES[like(cell.method)]
-    first, last = rates.get(cell.epsilon, rates[10.0])
-    return Settings(1.0 if cell.method == "central" else 10.0, first, last)
+    method = like(cell.method)
+    rates = RATES.get((method, cell.epsilon), RATES[method, 10.0])
+    return Settings(1.0 if cell.method == "central" else 10.0, *rates)
 
 
 def _graph(cell: Cell, rng: np.random.Generator) -> Any:
@@ -223,6 +223,9 @@ def _objective(cell: Cell, clip_norm: float, device: str = "cpu") -> Any:
     )
 
 
-def cell_trial(*, cell: Mapping[str, Any], trial: int, **options: Any) -> dict[str, Any]:
+def cell_trial(
+    *, cell: Mapping[str, Any], trial: int, settings: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
     """Run one trial of one cell, given as plain values; the trial's number is its seed."""
-    return run_cell(Cell(**cell), trial, **options)
+    chosen = None if settings is None else Settings(**settings)
+    return run_cell(Cell(**cell), trial, settings=chosen, **options)

@@ -21,7 +21,7 @@ import numpy as np
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
-from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
+from sottovoce.runners.sweep import Trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.settings import (
@@ -34,7 +34,16 @@ from sottovoce_papers.bayrooti2023.settings import (
     WHICH,
     settings_of,
 )
-from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
+from sottovoce_papers.common import (
+    SIMULATED,
+    Spread,
+    accuracy_of,
+    in_turn,
+    made_here,
+    result,
+    run_cells,
+    trial_costs,
+)
 from sottovoce_papers.registry import Experiment, ResultTable
 
 NAMES = {
@@ -126,7 +135,6 @@ def _run(
     spread: Spread, *, steps: int = 20_000, **options: Any,
 ) -> Result:  # fmt: skip
     """Run the cells of a table that the filters select, and put ours beside the paper's."""
-    started = time.perf_counter()
     cells = _wanted(name, cells_of(name, steps), **filters)
     if quick:
         cells, trials = _quick(name, cells), 1
@@ -140,7 +148,7 @@ def _run(
         jobs.append([Trial(f"{cell.key} {label}trial={k}", {**plain, "trial": k}) for k in range(trials)])
     values = run_cells(spread, cell_trial, jobs)
     rows = [_row(name, *pair, records, quick) for pair, records in zip(pairs, values, strict=True)]
-    return _result(name, rows, trials, quick, settings, made_here(started))
+    return _result(name, rows, trials, quick, settings, made_here())
 
 
 def _quick(name: str, cells: Sequence[Cell]) -> list[Cell]:
@@ -305,7 +313,6 @@ def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
 
     What a run costs besides its steps (accounting, the test set) is timed by a run of one step.
     """
-    started = time.perf_counter()
     rows = []
     for method in ("central", "dsgd", "dsgt", "dinno", "consensus"):
         for epsilon in (INF, 1.0):
@@ -326,7 +333,7 @@ def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
             })  # fmt: skip
     config = {"steps": steps, "trials": trials, "quick": quick}
     metrics = {"methods": len(rows)}
-    return result("table3", started, config, history=rows, metrics=metrics)
+    return result("table3", config, history=rows, metrics=metrics)
 
 
 def _seconds(cell: Cell, trial: int) -> float:
@@ -539,32 +546,10 @@ def plot_hours(record: dict[str, Any]) -> Any:
     return figure
 
 
-_PAPER = "Bayrooti, Gao, Prorok 2023"
 EXPERIMENTS = {
-    "table1": Experiment(
-        "Accuracy by method, budget and graph, MNIST", f"{_PAPER}, Table 1", table1, plot_table1,
-        table=cell_table, held=near_central,
-        claim="Decentralized learning is a few points below central DP-SGD; DP-DSGT within 3 at epsilon 1.",
-    ),
-    "table2": Experiment(
-        "Accuracy by data skew, MNIST, sparse graph", f"{_PAPER}, Table 2", table2, plot_skew,
-        table=cell_table, held=skew_matters,
-        claim="DP-DSGT hardly depends on how data are dealt out; DP-DSGD and DP-DiNNO lose 8 and 10 points.",
-    ),
-    "table3": Experiment(
-        "Training hours of every method, MNIST", f"{_PAPER}, Table 3", table3, plot_hours,
-        table=hours_table, held=many_times_central,
-        claim="Ten agents take about twelve times as long as central DP-SGD: 1.25 hours against .1 (4 GPUs).",
-    ),
-    "table4": Experiment(
-        "Accuracy by data skew, CIFAR-100, private and not", f"{_PAPER}, Table 4 and Figure 2", table4,
-        plot_skew,
-        table=cell_table, held=near_central_cifar,
-        claim="DP-DSGT is within 6 points of DP-SGD on CIFAR-100 at epsilon 10, whatever the split.",
-    ),
-    "figure1": Experiment(
-        "Accuracy against connectivity", f"{_PAPER}, Figure 1", figure1, plot_figure1,
-        table=cell_table, held=flat_above,
-        claim="Accuracy does not depend on connectivity above a normalized Fiedler value of about .4.",
-    ),
-}  # fmt: skip
+    "table1": Experiment(table1, plot_table1, cell_table, near_central),
+    "table2": Experiment(table2, plot_skew, cell_table, skew_matters),
+    "table3": Experiment(table3, plot_hours, hours_table, many_times_central),
+    "table4": Experiment(table4, plot_skew, cell_table, near_central_cifar),
+    "figure1": Experiment(figure1, plot_figure1, cell_table, flat_above),
+}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,23 +51,18 @@ QUICK = Config(clips=(0.3,), steps=(0.3,), greedy=(2,), passes=(0.1,), batches=(
 
 def madelon(quick: bool = False, **options: Any) -> Result:
     """Return training objectives of DP-GCD, DP-CD and DP-SGD on madelon, medians over runs."""
-    started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     data = load("madelon").standardized().with_intercept()
     forms = {"l1": GLM("logistic", l1=config.l1), "l2": GLM("logistic", l2=config.l2)}
     metrics = {name: _compared(data, model, config) for name, model in forms.items()}
     paper = "DP-GCD below DP-CD and DP-SGD in training objective"
-    return result("dpgcd-madelon", started, config, metrics=metrics, paper=paper)
+    return result("dpgcd-madelon", config, metrics=metrics, paper=paper)
 
 
 def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
     n, p = data.X.shape
-    budget: dict[str, Any] = {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
-    grid = list(itertools.product([c * math.sqrt(p) for c in config.clips], config.steps))
-    plans: dict[str, list[Any]] = {"dp-gcd": [], "dp-cd": [], "dp-sgd": []}
-    for steps in config.greedy:
-        plan = DPGCD.for_budget(steps=steps, clip_norm=1.0, adjacency="add-remove", **budget)
-        plans["dp-gcd"] += [replace(plan, clip_norm=C, step_scale=s) for C, s in grid]
+    budget, grid = _budget(data, model, config), _grid(data, config)
+    plans: dict[str, list[Any]] = {"dp-gcd": _greedy(config, budget, grid), "dp-cd": [], "dp-sgd": []}
     for passes in config.passes:
         steps = max(1, round(passes * p))
         other = DPCD.for_budget(
@@ -81,11 +75,6 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
                 steps=count, batch_size=share * n, learning_rate=1.0, clip_norm=1.0, **budget
             )
             plans["dp-sgd"] += [replace(sgd, clip_norm=C, learning_rate=s / (0.25 * p)) for C, s in grid]
-
-    def value(plan: Any, seed: int) -> float:
-        w = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs["coef"]
-        return model.value(w, data.X, data.y)
-
     # what of the data one step reads: greedy all of it, a coordinate step one column, DP-SGD its batch
     reads: dict[str, Callable[[Any], float]] = {
         "dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.batch_size / n
@@ -93,70 +82,67 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
     best = model.value(model.minimize(data.X, data.y, iterations=5000), data.X, data.y)
     metrics: dict[str, Any] = {"optimum": best, "at_zero": math.log(2)}
     for method, candidates in plans.items():
-        i = int(np.argmin([value(plan, 0) for plan in candidates]))
-        runs = [_run(candidates[i], data, model, [config.seed, 1 + k]) for k in range(config.runs)]
-        fresh = [model.value(run.outputs["coef"], data.X, data.y) for run in runs]
-        chosen = {k: v for k, v in candidates[i].describe().items() if k not in ("objective", "smoothness")}
-        metrics[method] = {
-            "median": float(np.median(fresh)),
-            "values": fresh,
-            "curve": _curve(runs, reads[method](candidates[i])),
-            "grid_points": len(candidates),
-            "chosen": chosen,
-            "epsilon": candidates[i].privacy().epsilon(1 / n**2),
-        }
+        metrics[method], _ = _tuned(candidates, reads[method], data, model, config)
+        metrics[method]["grid_points"] = len(candidates)
+        metrics[method]["chosen"].pop("smoothness", None)
     return metrics
 
 
-def _run(plan: Any, data: Any, model: Any, seed: list[int]) -> Any:
-    """Run a plan and keep the objective along it, at about ten places."""
-    return plan.run(
-        (data.X, data.y), np.random.default_rng(seed), every=max(1, plan.steps // 10),
-        evaluate=lambda rows: {"objective": model.value(rows[0], data.X, data.y)},
-    )  # fmt: skip
+def _budget(data: Any, model: Any, config: Config) -> dict[str, Any]:
+    n = data.X.shape[0]
+    return {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
 
 
-def _curve(runs: list[Any], read: float) -> dict[str, Any]:
-    """Return the objective over passes of the data: median, least and most of some runs."""
+def _grid(data: Any, config: Config) -> list[tuple[float, float]]:
+    """Return every clip norm with every step scale."""
+    return list(itertools.product([c * math.sqrt(data.X.shape[1]) for c in config.clips], config.steps))
+
+
+def _greedy(config: Config, budget: dict[str, Any], grid: list[tuple[float, float]]) -> list[Any]:
+    plans = [
+        DPGCD.for_budget(steps=steps, clip_norm=1.0, adjacency="add-remove", **budget)
+        for steps in config.greedy
+    ]
+    return [replace(plan, clip_norm=C, step_scale=s) for plan in plans for C, s in grid]
+
+
+def _tuned(
+    candidates: list[Any], read: Callable[[Any], float], data: Any, model: Any, config: Config
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Return what fresh runs reach with the candidate that was best in one run, and their models."""
+
+    def run(plan: Any, seed: int, **watching: Any) -> Any:
+        return plan.run((data.X, data.y), np.random.default_rng([config.seed, seed]), **watching)
+
+    def value(w: np.ndarray) -> float:
+        return model.value(w, data.X, data.y)
+
+    best = candidates[int(np.argmin([value(run(plan, 0).outputs["coef"]) for plan in candidates]))]
+    watching = {"every": max(1, best.steps // 10), "evaluate": lambda rows: {"objective": value(rows[0])}}
+    runs = [run(best, 1 + k, **watching) for k in range(config.runs)]
+    coefs = [run.outputs["coef"] for run in runs]
     along = np.array([[row["objective"] for row in run.history] for run in runs])
-    return {"passes": [row["step"] * read for row in runs[0].history], **curve_of(along)}
+    values = [value(w) for w in coefs]
+    reached = {
+        "median": float(np.median(values)),
+        "values": values,
+        "curve": {"passes": [row["step"] * read(best) for row in runs[0].history], **curve_of(along)},
+        "chosen": {key: option for key, option in best.describe().items() if key != "objective"},
+        "epsilon": best.privacy().epsilon(1 / data.X.shape[0] ** 2),
+    }
+    return reached, coefs
 
 
 def dorothea(quick: bool = False, **options: Any) -> Result:
     """Return what DP-GCD gains on dorothea without a dense copy: objective and balanced accuracy."""
-    started = time.perf_counter()
     config = replace(QUICK if quick else Config(runs=5, greedy=(1, 2, 5), clips=(0.1, 0.3)), **options)
     data = load("dorothea")
-    n, p = data.X.shape
     model = GLM("logistic", l1=config.l1)
-
-    def value(plan: Any, seed: int) -> tuple[float, np.ndarray]:
-        out = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs
-        return model.value(out["coef"], data.X, data.y), out["coef"]
-
-    budget: dict[str, Any] = {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
-    tuned: list[tuple[float, int, Any]] = []
-    for steps in config.greedy:
-        plan = DPGCD.for_budget(steps=steps, clip_norm=1.0, adjacency="add-remove", **budget)
-        for clip_norm, scale in itertools.product(config.clips, config.steps):
-            candidate = replace(plan, clip_norm=clip_norm * math.sqrt(p), step_scale=scale)
-            tuned.append((value(candidate, 0)[0], len(tuned), candidate))
-    chosen = min(tuned)[2]
-    runs = [_run(chosen, data, model, [config.seed, 1 + k]) for k in range(config.runs)]
-    coefs = [run.outputs["coef"] for run in runs]
-    fresh = [(model.value(w, data.X, data.y), w) for w in coefs]
-    accuracy = [_balanced(model.predict(w, data.X_test), data.y_test) for _, w in fresh]
-    metrics = {
-        "at_zero": math.log(2),
-        "median": float(np.median([v for v, _ in fresh])),
-        "values": [v for v, _ in fresh],
-        "curve": _curve(runs, 1.0),
-        "balanced_accuracy": float(np.median(accuracy)),
-        "non_zeros": int(data.X.nnz),
-        "chosen": {k: v for k, v in chosen.describe().items() if k != "objective"},
-        "epsilon": chosen.privacy().epsilon(1 / n**2),
-    }
-    return result("dpgcd-dorothea", started, config, metrics=metrics)
+    plans = _greedy(config, _budget(data, model, config), _grid(data, config))
+    metrics, coefs = _tuned(plans, lambda _: 1.0, data, model, config)
+    accuracy = [_balanced(model.predict(w, data.X_test), data.y_test) for w in coefs]
+    metrics |= {"at_zero": math.log(2), "balanced_accuracy": float(np.median(accuracy))}
+    return result("dpgcd-dorothea", config, metrics={**metrics, "non_zeros": int(data.X.nnz)})
 
 
 def _balanced(guess: np.ndarray, truth: np.ndarray | None) -> float:
@@ -211,14 +197,6 @@ def plot(record: dict[str, Any]) -> Any:
 
 
 EXPERIMENTS = {
-    "dpgcd-madelon": Experiment(
-        "DP-GCD against DP-CD and DP-SGD on madelon, p = 501", "Bellet 2024 (talk); Mangold et al. 2023",
-        madelon, plot, table=table, held=held, config=Config,
-        claim="DP-GCD reaches a lower training objective than DP-CD and DP-SGD where few coordinates matter.",
-    ),
-    "dpgcd-dorothea": Experiment(
-        "DP-GCD on dorothea: 100,000 sparse features", "Mangold et al. 2023, sparse problems", dorothea, plot,
-        table=table, held=held, config=Config,
-        claim="DP-GCD can focus on relevant coordinates in high dimension.",
-    ),
-}  # fmt: skip
+    "dpgcd-madelon": Experiment(madelon, plot, table, held, config=Config),
+    "dpgcd-dorothea": Experiment(dorothea, plot, table, held, config=Config),
+}

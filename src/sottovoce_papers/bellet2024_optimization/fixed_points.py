@@ -14,7 +14,6 @@ sum, the token locally. The paper's figures show central below federated below d
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,7 +95,6 @@ def admm_order(
 
 def run(quick: bool = False, **options: Any) -> Result:
     """Return measured errors of the library's fixed-point iteration beside the bound, by noise level."""
-    started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     if not 0 < config.tau < 1:
         raise InvalidInput(f"tau must be between 0 and 1, got {config.tau:g}.")
@@ -127,7 +125,7 @@ def run(quick: bool = False, **options: Any) -> Result:
         bound = fixed_point_bound(config.steps, 1.0, config.dim, noise, config.tau)
         rows.append({**row, "std": float(np.std(errors)), "bound": bound})
     return result(
-        "fixed-point-utility", started, config, history=rows, metrics={"levels": len(rows)}, seed=config.seed
+        "fixed-point-utility", config, history=rows, metrics={"levels": len(rows)}, seed=config.seed
     )
 
 
@@ -193,7 +191,6 @@ def lasso(config: ADMMConfig) -> tuple[np.ndarray, np.ndarray]:
 
 def run_admm(quick: bool = False, **options: Any) -> Result:
     """Return relative objective gaps of the three forms over the budgets, medians over runs."""
-    started = time.perf_counter()
     config = replace(ADMM_QUICK if quick else ADMMConfig(), **options)
     X, y = lasso(config)
     n = config.users
@@ -228,9 +225,7 @@ def run_admm(quick: bool = False, **options: Any) -> Result:
             row = {"epsilon": epsilon, "median": float(np.median(fresh)), "gaps": fresh, "gamma": plan.gamma}
             row |= {"noise_std": plan.noise_std, "label": plan.privacy(view).label}
             metrics["forms"].setdefault(form, []).append(row)
-    return result(
-        "admm-lasso", started, config, metrics=metrics, paper="central below federated below decentralized"
-    )
+    return result("admm-lasso", config, metrics=metrics, paper="central below federated below decentralized")
 
 
 def admm_table(record: dict[str, Any]) -> ResultTable:
@@ -257,9 +252,7 @@ def admm_held(record: dict[str, Any]) -> bool:
 def plot_admm(record: dict[str, Any]) -> Any:
     with drawing.figure_of() as (figure, (axes,)):
         for k, (form, rows) in enumerate(record["metrics"]["forms"].items()):
-            spreads = [drawing.spread_of(r["gaps"]) for r in rows]
-            bars = [[s[1] for s in spreads], [s[2] for s in spreads]]
-            drawing.error_bars(axes, [r["epsilon"] for r in rows], [s[0] for s in spreads], bars, k, form)
+            drawing.medians(axes, [r["epsilon"] for r in rows], [r["gaps"] for r in rows], k, form)
         drawing.level(axes, 1.0, "zero vector")
         drawing.names(
             axes, "privacy budget epsilon", "objective gap (share of the zero vector's)",
@@ -269,14 +262,6 @@ def plot_admm(record: dict[str, Any]) -> Any:
 
 
 EXPERIMENTS = {
-    "fixed-point-utility": Experiment(
-        "Noisy fixed-point iterations against their printed bound",
-        "Bellet 2024 (talk); Cyffers et al. 2023", run, plot, table=table, held=held, config=Config,
-        claim="A contractive operator with noise converges to a neighborhood of its fixed point.",
-    ),
-    "admm-lasso": Experiment(
-        "Private ADMM on a Lasso: central, federated, token", "Cyffers, Bellet, Basu 2023",
-        run_admm, plot_admm, table=admm_table, held=admm_held, config=ADMMConfig,
-        claim="Central ADMM stays below federated, federated below decentralized, at every budget.",
-    ),
-}  # fmt: skip
+    "fixed-point-utility": Experiment(run, plot, table, held, config=Config),
+    "admm-lasso": Experiment(run_admm, plot_admm, admm_table, admm_held, config=ADMMConfig),
+}

@@ -28,9 +28,9 @@ from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.data.images import load_images
 from sottovoce.data.partition import by_label
 from sottovoce.runners import Result
-from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce.runners.sweep import Trial, read_trial, write_trial
 from sottovoce_papers import drawing
-from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result
+from sottovoce_papers.common import SIMULATED, Spread, accuracy_of, in_turn, made_here, result, run_cells
 from sottovoce_papers.registry import Experiment, ResultTable
 
 DELTA = 1e-5
@@ -89,7 +89,7 @@ def run_trial(
     epsilon: float,
     trial: int,
     *,
-    recipe: Recipe | None = None,
+    recipe: Mapping[str, Any] | None = None,
     fiedler: float = 0.06,
     skew: float = 1.0,
     data: str = "mnist",
@@ -102,7 +102,8 @@ def run_trial(
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.objectives.nets.objective import NetObjective
 
-    chosen, private = recipe or recipe_of(epsilon), bool(np.isfinite(epsilon))
+    chosen = recipe_of(epsilon) if recipe is None else Recipe(**recipe)
+    private = bool(np.isfinite(epsilon))
     key = f"consensus_eps{epsilon:g}_fiedler{fiedler:g}_t{skew:g}_trial{trial}.json"
     path = None if results is None else Path(results) / key
     stored = read_trial(path, recipe=asdict(chosen))
@@ -149,14 +150,6 @@ def run_trial(
     return record
 
 
-def consensus_trial(
-    *, epsilon: float, trial: int, recipe: Mapping[str, Any] | None = None, **options: Any
-) -> dict[str, Any]:
-    """Run one trial given as plain values; its number is its seed."""
-    chosen = None if recipe is None else Recipe(**recipe)
-    return run_trial(epsilon, trial, recipe=chosen, **options)
-
-
 def consensus_mnist(
     quick: bool = False,
     *,
@@ -168,7 +161,6 @@ def consensus_mnist(
     spread: Spread = in_turn,
 ) -> Result:
     """Run the paper's five budgets, none among them, five trials each; its central run stands beside them."""
-    started = time.perf_counter()
     options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results}
     if quick:
         small = Recipe("oriented", directions=4, steps=8, drawings=300)
@@ -189,11 +181,11 @@ def consensus_mnist(
             "epsilon_spent": max(record["epsilon_spent"] for record in records),
             "epsilon_of_the_worst_pair": max(r["epsilon_of_the_worst_pair"] for r in records),
         }
-        for budget, records in zip(budgets, run_cells(spread, consensus_trial, jobs), strict=True)
+        for budget, records in zip(budgets, run_cells(spread, run_trial, jobs), strict=True)
     ]
     config = {"delta": DELTA, "fiedler": fiedler, "skew": skew, "quick": quick, "grid": GRID}
     metrics = {f"accuracy_at_{float(row['epsilon']):g}": row["accuracy"] for row in rows}
-    return result("consensus-mnist", started, config, history=rows, metrics=metrics, noise=SIMULATED)
+    return result("consensus-mnist", config, history=rows, metrics=metrics, noise=SIMULATED)
 
 
 def table(record: dict[str, Any]) -> ResultTable:
@@ -242,10 +234,5 @@ def plot(record: dict[str, Any]) -> Any:
 
 
 EXPERIMENTS = {
-    "consensus-mnist": Experiment(
-        "Exact consensus and fixed features, ten agents, MNIST",
-        "beyond Bayrooti et al. 2023, Table 1", consensus_mnist, plot,
-        table=table, held=held,
-        claim="With exact consensus decentralized learning is above Bayrooti et al.'s central DP-SGD.",
-    ),
-}  # fmt: skip
+    "consensus-mnist": Experiment(consensus_mnist, plot, table, held),
+}

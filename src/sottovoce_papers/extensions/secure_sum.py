@@ -35,11 +35,20 @@ from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 from sottovoce.runners import Result
-from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce.runners.sweep import Trial, read_trial, write_trial
 from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import Cell, cell_trial
 from sottovoce_papers.bayrooti2023.settings import Settings, printed, settings_of
-from sottovoce_papers.common import SIMULATED, accuracy_of, made_here, result, trial_costs
+from sottovoce_papers.common import (
+    SIMULATED,
+    Spread,
+    accuracy_of,
+    in_turn,
+    made_here,
+    result,
+    run_cells,
+    trial_costs,
+)
 from sottovoce_papers.feature_rows import Job, accuracies, rows_of
 from sottovoce_papers.registry import Experiment, ResultTable, pick
 
@@ -165,13 +174,12 @@ def network_of(agents: int, rng: np.random.Generator) -> Any:
 
 
 def run_trial(
-    data: str, epsilon: float, against: str, trial: int, *, agents: int = 10, setting: Setting | None = None,
-    results: str | Path | None = None,
+    data: str, epsilon: float, against: str, trial: int, *, agents: int = 10,
+    setting: Mapping[str, Any] | None = None, results: str | Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run one trial and return its record; a record already in ``results`` is read instead."""
-    chosen = setting or setting_of(data, epsilon, against)
-    key = f"{data}_{against}_n{agents}_eps{epsilon:g}_trial{trial}.json"
-    path = None if results is None else Path(results) / key
+    chosen = setting_of(data, epsilon, against) if setting is None else Setting(**setting)
+    path = _place(results, data, against, agents, epsilon, trial)
     stored = read_trial(path, setting=asdict(chosen))
     if stored is not None:
         return stored
@@ -210,11 +218,6 @@ def run_trial(
     }
     write_trial(path, record)
     return record
-
-
-def summed_trial(*, setting: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    """Run one trial given as plain values; its number is its seed."""
-    return run_trial(**options, setting=None if setting is None else Setting(**setting))
 
 
 def _tried(features: str, *pairs: tuple[int, float], clip_norm: float = 1.0) -> tuple[Setting, ...]:
@@ -289,7 +292,6 @@ def _run_cells(
     spread: Spread,
 ) -> Result:  # fmt: skip
     """Run the trials of every cell and return one row per cell; ``skip`` leaves out trials not stored."""
-    started = time.perf_counter()
     if quick:
         wanted = [{**cell, "data": "digits", "setting": asdict(QUICK)} for cell in wanted]
         trials, results = 1, None
@@ -297,10 +299,12 @@ def _run_cells(
     jobs = []
     for cell in wanted:
         label = " ".join(f"{key}={value}" for key, value in cell.items() if key != "setting")
-        numbers = [k for k in range(trials) if not skip or _is_stored(results, cell, k)]
+        of_cell = cell["data"], cell["against"], cell.get("agents", 10), cell["epsilon"]
+        paths = (_place(results, *of_cell, k) for k in range(trials))
+        numbers = [k for k, path in enumerate(paths) if not skip or (path is not None and path.is_file())]
         jobs.append([Trial(f"{label} trial={k}", {**cell, **shared, "trial": k}) for k in numbers])
     rows = []
-    for cell, records in zip(wanted, run_cells(spread, summed_trial, jobs), strict=True):
+    for cell, records in zip(wanted, run_cells(spread, run_trial, jobs), strict=True):
         row = {key: value for key, value in cell.items() if key != "setting"}
         if records:
             row |= {
@@ -316,13 +320,15 @@ def _run_cells(
             row |= {"accuracy": None, "std": None, "trials": 0}
         row["anchors"] = ANCHORS.get(cell["data"], {}).get(cell["epsilon"], {})
         rows.append(row)
-    return _result(name, rows, started, quick)
+    return _result(name, rows, quick)
 
 
-def _is_stored(results: str | None, cell: Mapping[str, Any], trial: int) -> bool:
-    agents = cell.get("agents", 10)
-    key = f"{cell['data']}_{cell['against']}_n{agents}_eps{cell['epsilon']:g}_trial{trial}.json"
-    return results is not None and (Path(results) / key).is_file()
+def _place(
+    results: str | Path | None, data: str, against: str, agents: int, epsilon: float, trial: int
+) -> Path | None:
+    """Return where the record of a trial is kept, if any is."""
+    key = f"{data}_{against}_n{agents}_eps{epsilon:g}_trial{trial}.json"
+    return None if results is None else Path(results) / key
 
 
 def secure_sum_mnist(
@@ -379,11 +385,6 @@ def secure_sum_agents(
     return _run_cells("secure-sum-agents", wanted, quick, trials, results, skip, spread)
 
 
-def network_trial(*, settings: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Run one trial given as plain values."""
-    return cell_trial(**options, settings=Settings(**settings))
-
-
 def secure_sum_network(
     quick: bool = False,
     *,
@@ -394,7 +395,6 @@ def secure_sum_network(
     spread: Spread = in_turn,
 ) -> Result:
     """Run Bayrooti et al.'s network with exact sums, one digit per agent."""
-    started = time.perf_counter()
     cells = [(Cell(m, float(e), FIEDLER), settings_of(m, float(e))) for m in method for e in epsilon]
     if quick:
         few = Settings(1.0, 0.5, 0.5, 2)
@@ -405,7 +405,7 @@ def secure_sum_network(
     for cell, settings in cells:
         options = {"cell": asdict(cell), "settings": asdict(settings), **shared}
         jobs.append([Trial(f"{cell.key} trial={k}", {**options, "trial": k}) for k in range(trials)])
-    records_by_cell = run_cells(spread, network_trial, jobs)
+    records_by_cell = run_cells(spread, cell_trial, jobs)
     rows = []
     for (cell, settings), records in zip(cells, records_by_cell, strict=True):
         beside = {name: printed(1, name, cell.epsilon, FIEDLER, 1.0) for name in PRINTED_METHODS}
@@ -422,7 +422,7 @@ def secure_sum_network(
                 "printed": {name: pair[0] for name, pair in beside.items() if pair is not None},
             }
         )
-    return _result("secure-sum-network", rows, started, quick, **trial_costs(records_by_cell))
+    return _result("secure-sum-network", rows, quick, **trial_costs(records_by_cell))
 
 
 def secure_sum_tuning(
@@ -435,7 +435,6 @@ def secure_sum_tuning(
 
     ``stored`` names a file of finished cells, one JSON object per line, to which others are added.
     """
-    started = time.perf_counter()
     place = None if stored is None else Path(stored)
     done = []
     if place is not None and place.is_file():
@@ -447,7 +446,7 @@ def secure_sum_tuning(
         if quick:
             share: dict[str, Any] = {"data": "digits", "epsilon": epsilon, "own": own}
             tried = tuning_cell(**share, seeds=(1001,), settings=(QUICK, Setting("handwriting", 6, 8.0)))
-            return _result("secure-sum-tuning", [{**share, **row} for row in tried], started, quick)
+            return _result("secure-sum-tuning", [{**share, **row} for row in tried], quick)
         share = {"data": name, "epsilon": epsilon, "own": own}
         lines_of_cell = [line for line in done if all(line[k] == v for k, v in share.items())]
         finished = [row for line in lines_of_cell for row in line["rows"]]
@@ -460,7 +459,7 @@ def secure_sum_tuning(
                 with place.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps({**share, "rows": tried}) + "\n")
         rows += [{**share, **row} for row in finished]
-    return _result("secure-sum-tuning", rows, started, quick)
+    return _result("secure-sum-tuning", rows, quick)
 
 
 PRINTED_SD = {
@@ -474,7 +473,6 @@ def secure_sum_mean(
     quick: bool = False, *, members: tuple[int, ...] = (10, 64, 1024), numbers: int = 8000, runs: int = 10
 ) -> Result:
     """Average numbers of a unit interval at epsilon 1 and measure the noise in the mean."""
-    started = time.perf_counter()
     if quick:
         members, numbers, runs = (10,), 2000, 1
     rows = []
@@ -502,7 +500,7 @@ def secure_sum_mean(
             rows.append({"members": n, "against": against, "formula": formula, "measured": measured,
                          "ratio": measured / formula, "printed": PRINTED_SD.get((n, against)),
                          "noise": "protective" if n <= 64 else "simulated"})  # fmt: skip
-    return _result("secure-sum-mean", rows, started, quick)
+    return _result("secure-sum-mean", rows, quick)
 
 
 def mean_table(record: dict[str, Any]) -> ResultTable:
@@ -541,9 +539,9 @@ def within_a_hundredth(record: dict[str, Any]) -> bool | None:
     return all(abs(row["ratio"] - 1) < 0.01 for row in record["history"])
 
 
-def _result(name: str, rows: list[dict[str, Any]], started: float, quick: bool, **costs: Any) -> Result:
+def _result(name: str, rows: list[dict[str, Any]], quick: bool, **costs: Any) -> Result:
     config = {"delta": DELTA, "quick": quick}
-    return result(name, started, config, history=rows, noise=SIMULATED, **costs)
+    return result(name, config, history=rows, noise=SIMULATED, **costs)
 
 
 def table(record: dict[str, Any]) -> ResultTable:
@@ -668,40 +666,10 @@ def as_good_as_ten(record: dict[str, Any]) -> bool | None:
 
 
 EXPERIMENTS = {
-    "secure-sum-mnist": Experiment(
-        "Masked sums and fixed features, ten agents, MNIST",
-        "beyond Bayrooti et al. 2023, Table 1", secure_sum_mnist, plot,
-        table=table, held=above_central,
-        claim="Against any one member, masked sums are above every central figure known.",
-    ),
-    "secure-sum-images": Experiment(
-        "Masked sums on Fashion-MNIST and CIFAR-10",
-        "beyond Bayrooti et al. 2023", secure_sum_images, plot, table=table,
-        held=above_central,
-        claim="Against any one member, masked sums are above the best central figures from scratch.",
-    ),
-    "secure-sum-agents": Experiment(
-        "Accuracy against the number of agents, by kind of noise",
-        "beyond Bayrooti et al. 2023", secure_sum_agents,
-        agents_plot, table=agents_table, held=as_good_as_ten,
-        claim="With masked sums a thousand agents learn as well as ten; own noise costs points at a hundred.",
-    ),
-    "secure-sum-mean": Experiment(
-        "The noise in a mean of n numbers, by who must not learn more",
-        "beyond Bayrooti et al. 2023", secure_sum_mean,
-        mean_plot, table=mean_table, held=within_a_hundredth,
-        claim="A mean of masked rows carries the noise of the formula, within one part in a hundred.",
-    ),
-    "secure-sum-network": Experiment(
-        "The network of Bayrooti et al. with exact consensus and with masked sums",
-        "beyond Bayrooti et al. 2023, Table 1", secure_sum_network,
-        network_plot, table=network_table, held=above_the_paper,
-        claim="With masked sums the network is above every method of the paper, its central run among them.",
-    ),
-    "secure-sum-tuning": Experiment(
-        "Which steps and rates were tried for the secure-sum tables",
-        "beyond Bayrooti et al. 2023", secure_sum_tuning,
-        tuning_plot, table=tuning_table,
-        claim="Settings come from held-out training records and other seeds.",
-    ),
-}  # fmt: skip
+    "secure-sum-mnist": Experiment(secure_sum_mnist, plot, table, above_central),
+    "secure-sum-images": Experiment(secure_sum_images, plot, table, above_central),
+    "secure-sum-agents": Experiment(secure_sum_agents, agents_plot, agents_table, as_good_as_ten),
+    "secure-sum-mean": Experiment(secure_sum_mean, mean_plot, mean_table, within_a_hundredth),
+    "secure-sum-network": Experiment(secure_sum_network, network_plot, network_table, above_the_paper),
+    "secure-sum-tuning": Experiment(secure_sum_tuning, tuning_plot, tuning_table),
+}

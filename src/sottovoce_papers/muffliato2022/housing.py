@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -35,9 +34,9 @@ from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
 from sottovoce.data import Dataset, Shards, equal, load
 from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
-from sottovoce.runners.sweep import Spread, Trial, in_turn
+from sottovoce.runners.sweep import Trial
 from sottovoce_papers import drawing
-from sottovoce_papers.common import curve_of, draw_curve, result
+from sottovoce_papers.common import Spread, curve_of, draw_curve, in_turn, result
 from sottovoce_papers.registry import Experiment, ResultTable
 
 
@@ -66,18 +65,11 @@ def prepared(seed: int = 0) -> Dataset:
 
 def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Result:
     """Return test accuracies at one mean privacy loss, medians over runs, with the noise each needed."""
-    started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     trials = [Trial(f"n={n}", {"n": n, "config": asdict(config)}) for n in config.users]
     metrics = dict(zip((trial.name for trial in trials), spread(houses_trial, trials), strict=True))
     paper = "gossip and trusted aggregator behave alike in accuracy"
-    return result("muffliato-houses", started, config, metrics=metrics, paper=paper)
-
-
-def houses_trial(*, n: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the methods for one number of users."""
-    options = Config(**config)
-    return _at(prepared(options.seed), n, options)
+    return result("muffliato-houses", config, metrics=metrics, paper=paper)
 
 
 def schedules(n: int, steps: int, density: float, seed: int) -> tuple[list[Any], list[Any], list[Any]]:
@@ -93,24 +85,27 @@ def schedules(n: int, steps: int, density: float, seed: int) -> tuple[list[Any],
     return drawn, [protocols.Chebyshev(g, rounds, gamma=gamma) for g in drawn], trees
 
 
-def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
-    shards = data.shards(equal(data.n, n, np.random.default_rng(config.seed)))
-    graphs, chebyshev, trees = schedules(n, config.steps, config.density, config.seed)
+def houses_trial(*, n: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the methods for one number of users."""
+    settings = Config(**config)
+    data = prepared(settings.seed)
+    shards = data.shards(equal(data.n, n, np.random.default_rng(settings.seed)))
+    graphs, chebyshev, trees = schedules(n, settings.steps, settings.density, settings.seed)
     rounds = chebyshev[0].rounds
     gossip: dict[str, Any] = {
         "muffliato": chebyshev,
-        **{f"muffliato-{k}": [sv.protocols.Gossip(g, k) for g in graphs] for k in config.short_rounds},
+        **{f"muffliato-{k}": [sv.protocols.Gossip(g, k) for g in graphs] for k in settings.short_rounds},
     }
     shares = {"aggregator": 1 / n, "tree": 2 * (n - 1) / n**2}
     for name, schedule in gossip.items():
         ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
         shares[name] = float(np.mean(ranks)) / n
-    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": config.steps, "adjacency": "user"}
-    common["clip_norm"] = config.clip_norm
+    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": settings.steps, "adjacency": "user"}
+    common["clip_norm"] = settings.clip_norm
     metrics: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
     for method, share in shares.items():
         # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
-        z = 2 * math.sqrt(config.steps * share) / config.mean_mu
+        z = 2 * math.sqrt(settings.steps * share) / settings.mean_mu
 
         def make(step: float, method: str = method, z: float = z) -> Any:
             if method in gossip:
@@ -121,13 +116,13 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
             "noise_multiplier": z,
             "mean_share_per_step": share,
             "messages_per_node": make(1.0).cost()["messages_per_node"] if method != "aggregator" else 1.0,
-            **_tuned(make, shards, data, config),
+            **_tuned(make, shards, data, settings),
         }
     base = metrics["aggregator"]["median"]
     metrics["points_below_aggregator"] = {
         method: round(100 * (base - metrics[method]["median"]), 3) for method in ("tree", *gossip)
     }
-    fastest = max(config.learning_rates)
+    fastest = max(settings.learning_rates)
     plain = ConsensusSGD(protocol=trees, learning_rate=fastest, noise_multiplier=0.0, **common)
     outputs = plain.run(shards, np.random.default_rng(0)).outputs
     metrics["without_noise"] = mean_accuracy(outputs["rows"], data)
@@ -183,7 +178,6 @@ def walk(quick: bool = False, **options: Any) -> Result:
     order 2, for one pair at every distance, weighted by how many pairs are that far apart; gossip's is that
     of `run`.
     """
-    started = time.perf_counter()
     config = replace(WALK_QUICK if quick else WalkConfig(), **options)
     n, data = config.users, prepared(config.seed)
     shards = data.shards(equal(data.n, n, np.random.default_rng(config.seed)))
@@ -243,7 +237,7 @@ def walk(quick: bool = False, **options: Any) -> Result:
             "curve": {"share": [row["step"] / curves[0][-1]["step"] for row in curves[0]], **curve_of(along)},
             "messages": messages,
         }
-    return result("walk-vs-gossip", started, config, metrics=metrics)
+    return result("walk-vs-gossip", config, metrics=metrics)
 
 
 def _methods(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -284,8 +278,8 @@ def plot(record: dict[str, Any]) -> Any:
         for panel, (users, by_method) in zip(panels, metrics.items(), strict=True):
             methods = list(_methods(by_method))
             for k, name in enumerate(methods):
-                middle, down, up = drawing.spread_of([100 * a for a in by_method[name]["accuracies"]])
-                drawing.error_bars(panel, [k], [middle], [[down], [up]], k, "_nolegend_")
+                percent = [100 * a for a in by_method[name]["accuracies"]]
+                drawing.medians(panel, [k], [percent], k, "_nolegend_")
             drawing.level(panel, 100 * by_method["without_noise"], "without noise")
             called = [re.sub(r"-(\d+)$", r", rounds: \1", name) for name in methods]
             panel.set_xticks(range(len(methods)), called)
@@ -331,15 +325,6 @@ def plot_walk(record: dict[str, Any]) -> Any:
 
 
 EXPERIMENTS = {
-    "muffliato-houses": Experiment(
-        "Muffliato-GD, exact consensus and a trusted aggregator on houses at one mean loss",
-        "Cyffers et al. 2022, figure 1(c), at equal mean loss", run, plot, table=table, held=held,
-        config=Config,
-        claim="Gossip and a trusted aggregator behave alike in accuracy (the paper: at the same noise).",
-    ),
-    "walk-vs-gossip": Experiment(
-        "Random-walk SGD against gossip on one graph, houses, at one mean loss",
-        "Bellet 2024 (talk on walks)", walk, plot_walk, table=walk_table, held=walk_held, config=WalkConfig,
-        claim="At equal mean privacy loss a random walk is at least as useful as gossip.",
-    ),
-}  # fmt: skip
+    "muffliato-houses": Experiment(run, plot, table, held, config=Config),
+    "walk-vs-gossip": Experiment(walk, plot_walk, walk_table, walk_held, config=WalkConfig),
+}

@@ -9,7 +9,6 @@ pairs that the equation understates.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -27,12 +26,9 @@ from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
 from sottovoce_papers.registry import Experiment, ResultTable
 
-PAPER = "Cyffers et al. 2022"
-
 
 def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 3980), seed: int = 0) -> Result:
     """Return what every node learns of one user drawn at random, on Facebook ego graphs."""
-    started = time.perf_counter()
     rng = np.random.default_rng(seed)
     by_graph: dict[str, Any] = {}
     for ego in (0,) if quick else egos:
@@ -52,7 +48,7 @@ def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 398
             "published_beyond_two_hops": float(printed[far > 2].mean()) if (far > 2).any() else None,
             "mean_beyond_two_hops": float(loss[far > 2].mean()) if (far > 2).any() else None,
         }  # fmt: skip
-    return result("ego-loss", started, {"egos": egos, "seed": seed}, metrics=by_graph, seed=seed)
+    return result("ego-loss", {"egos": egos, "seed": seed}, metrics=by_graph, seed=seed)
 
 
 def ego_table(record: dict[str, Any]) -> ResultTable:
@@ -102,7 +98,6 @@ def geometric_distance(
     """Return the exact loss over hops and over Euclidean distance on a random geometric graph."""
     import networkx as nx
 
-    started = time.perf_counter()
     if quick:
         n, radius, observers = 60, 0.3, 1
     rng = np.random.default_rng(seed)
@@ -133,7 +128,7 @@ def geometric_distance(
     }
     config = {"n": n, "radius": radius, "observers": observers, "seed": seed, "rounds": rounds}
     metrics = {"hops": hops, "distance": distance, "loss": loss, "published": printed, **correlations}
-    return result("geometric-distance", started, config, metrics=metrics, seed=seed)
+    return result("geometric-distance", config, metrics=metrics, seed=seed)
 
 
 def _ranked(x: list[Any], y: list[float]) -> float | None:
@@ -198,6 +193,13 @@ def plot_distance(record: dict[str, Any]) -> Any:
     return figure
 
 
+def add_by_distance(losses: dict[int, list[float]], network: Any, observer: int, loss: np.ndarray) -> None:
+    """Add what an observer learns of every other node to the losses at its distance."""
+    for u, far in enumerate(network.distances_from(observer).tolist()):
+        if u != observer:
+            losses.setdefault(int(far), []).append(float(loss[u]))
+
+
 def by_distance(losses: dict[int, list[float]]) -> dict[str, list[Any]]:
     """Return mean, least and most of the losses at every distance."""
     values = [losses[d] for d in sorted(losses)]
@@ -219,7 +221,6 @@ def dropout(
     seed: int = 0,
 ) -> Result:
     """Return loss and error on a hypercube when nodes are silent in some rounds."""
-    started = time.perf_counter()
     if quick:
         dimension, rates, observers, draws = 4, (0.0, 0.3), 1, 1
     network = graphs.hypercube(dimension)
@@ -236,13 +237,11 @@ def dropout(
             for v in rng.choice(network.n, size=observers, replace=False).tolist():
                 h = protocol.view(v).leakage()
                 means.append(float(np.delete(h, v).mean()))
-                for u, d in enumerate(network.distances_from(v).tolist()):
-                    if u != v:
-                        by.setdefault(int(d), []).append(float(h[u]))
+                add_by_distance(by, network, v, h)
         rows.append({"rate": rate, **by_distance(by), "mean": float(np.mean(means)),
                      "noise_left": float(np.mean(errors))})  # fmt: skip
     config = {"dimension": dimension, "rounds": rounds, "observers": observers, "draws": draws, "seed": seed}
-    return result("muffliato-dropout", started, config, history=rows, metrics={"rates": len(rows)}, seed=seed)
+    return result("muffliato-dropout", config, history=rows, metrics={"rates": len(rows)}, seed=seed)
 
 
 def dropout_table(record: dict[str, Any]) -> ResultTable:
@@ -285,7 +284,6 @@ def histogram(
 
     Per step the view of one averaging is exact; over the steps of learning their sum is `conditional`.
     """
-    started = time.perf_counter()
     if quick:
         users, steps = (128, 256), 3
     by_users: dict[str, Any] = {}
@@ -301,7 +299,7 @@ def histogram(
         histogram |= {"mean": float(share.mean()), "std": float(share.std())}
         by_users[f"n={n}"] = {**histogram, "least": float(share.min()), "most": float(share.max())}
     config = {"users": users, "steps": steps, "density": density, "seed": seed}
-    return result("muffliato-histogram", started, config, metrics=by_users, seed=seed)
+    return result("muffliato-histogram", config, metrics=by_users, seed=seed)
 
 
 def histogram_table(record: dict[str, Any]) -> ResultTable:
@@ -358,7 +356,6 @@ TOPOLOGIES_QUICK = TopologiesConfig(dimension=5, side=5, radius=0.35, egos=(), o
 
 def run_topologies(quick: bool = False, **options: Any) -> Result:
     """Return mean losses by distance, exact and published, per graph."""
-    started = time.perf_counter()
     config = replace(TOPOLOGIES_QUICK if quick else TopologiesConfig(), **options)
     n = 2**config.dimension
     rng = np.random.default_rng(config.seed)
@@ -376,7 +373,7 @@ def run_topologies(quick: bool = False, **options: Any) -> Result:
         else:
             graphs[f"ego-{ego}"] = [network]
     metrics: dict[str, Any] = {name: topology_losses(g, config.observers, rng) for name, g in graphs.items()}
-    return result("topologies", started, {**asdict(config), "skipped_egos": skipped}, metrics=metrics)
+    return result("topologies", {**asdict(config), "skipped_egos": skipped}, metrics=metrics)
 
 
 def topology_losses(networks: Sequence[Any], observers: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -474,30 +471,11 @@ FLOOR = 1e-4  # losses below are drawn there: no reader tells 1e-9 from nothing
 
 
 EXPERIMENTS = {
-    "ego-loss": Experiment(
-        "Loss towards every other node from one user of a Facebook ego graph",
-        f"{PAPER}, figure 1(b), appendix H", ego_loss, plot_ego, table=ego_table, held=ego_held,
-        claim="Leakage is very limited outside a node's own community.",
-    ),
-    "geometric-distance": Experiment(
-        "Loss by hops and by Euclidean distance on a geometric graph", f"{PAPER}, appendix H",
-        geometric_distance, plot_distance, table=distance_table, held=distance_held,
-        claim="On geometric graphs the Euclidean distance is a very good estimator of the loss.",
-    ),
-    "muffliato-dropout": Experiment(
-        "Loss by distance when nodes drop out", f"{PAPER}, appendix H", dropout, plot_dropout,
-        table=dropout_table,
-        claim="The analysis covers user dropout, as time-varying matrices (Remark 3).",
-    ),
-    "muffliato-histogram": Experiment(
-        "Pairwise loss with a fresh Erdős-Rényi graph in every step", f"{PAPER}, figure 1(c), top",
-        histogram, plot_histogram, table=histogram_table, held=histogram_held,
-        claim="Fresh graphs split the loss evenly: all pairs gain over local DP, more so with more users.",
-    ),
+    "ego-loss": Experiment(ego_loss, plot_ego, ego_table, ego_held),
+    "geometric-distance": Experiment(geometric_distance, plot_distance, distance_table, distance_held),
+    "muffliato-dropout": Experiment(dropout, plot_dropout, dropout_table),
+    "muffliato-histogram": Experiment(histogram, plot_histogram, histogram_table, histogram_held),
     "topologies": Experiment(
-        "Privacy loss by distance, synthetic graphs and Facebook egos", "Cyffers et al. 2022, figure 1(a)",
-        run_topologies, plot_topologies, table=topologies_table, held=topologies_held,
-        config=TopologiesConfig,
-        claim="Privacy is amplified with distance, far below the local loss.",
+        run_topologies, plot_topologies, topologies_table, topologies_held, config=TopologiesConfig
     ),
-}  # fmt: skip
+}

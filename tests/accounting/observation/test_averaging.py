@@ -54,8 +54,7 @@ def test_network_view_of_gossip_equals_local(kind, stds):
     assert account(plan, "network", user=2).mu == pytest.approx(max(about))
 
 
-def test_fresh_noise_gossip_uses_the_view():
-    """No round at all, and weights that let nobody hear node 0."""
+def test_gossip_of_no_rounds_reveals_nothing():
     silent = plan_of(Averaging(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 0))
     assert account(silent, "network").mu == 0
 
@@ -110,6 +109,9 @@ def test_rounding_before_fresh_noise_raises_the_cost(noise_std, radius):
         assert plan.privacy("pairwise", observer=0, user=user).mu == pytest.approx(mu, rel=1e-6)
         assert seen[user].mu == pytest.approx(mu, rel=1e-6)
     assert seen[1].mu == pytest.approx(2 * radius / noise_std)  # never more than all of it
+    h = plan.schedule(0).output_view(0).leakage()[7]  # who sees one final row alone gains no less
+    released = plan.privacy("central", observer=0, user=7).mu
+    assert released == pytest.approx(2 * radius / noise_std * math.sqrt(h) + shift, rel=1e-6)
     assert fresh_noise(rounds=3).privacy("pairwise", observer=0, user=7).mu == 0.0  # nothing came that far
 
 

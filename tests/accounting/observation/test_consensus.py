@@ -75,11 +75,6 @@ def test_consensus_matches_reference_values(name):
         assert any("Poisson" in sentence for sentence in guarantee.assumptions) == is_sampled
 
 
-def test_central_view_of_consensus_is_amplified():
-    plan, _ = CONSENSUS["networks, user"]
-    assert account(plan, "central").mu == pytest.approx(account(plan, "local").mu / math.sqrt(8))
-
-
 def test_consensus_accounts_each_step_and_requires_exact_protocols():
     shares = np.array([tree.shares(0)[3] for tree in TREES])
     assert account(CONSENSUS["user"][0], "pairwise", **PAIR).mu == pytest.approx(0.5 * shares.sum() ** 0.5)

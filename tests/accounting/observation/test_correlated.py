@@ -4,28 +4,14 @@ import math
 from fractions import Fraction
 
 import mpmath
-import numpy as np
 import pytest
 from tests.accounting.other_accountants import assert_gaussian
 from tests.accounting.small_plans import PAIR, SEES, TWO, every, plan_of
 
 import sottovoce as sv
 from sottovoce.accounting.observation import PairCorrelated, TimeCorrelated
-from sottovoce.accounting.observation.correlated import decor_variances
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Release, account
-
-
-def test_decor_colluders_remove_their_edges():
-    network = sv.graphs.ring(8)
-    alone, against = decor_variances(network, 0.5, 3.0), decor_variances(network, 0.5, 3.0, colluders=[0])
-    assert against[0] == math.inf
-    assert (against[1:] >= alone[1:] - 1e-12).all()
-    assert against[1] > alone[1] * 1.01
-    np.testing.assert_allclose(against[1:], decor_variances(sv.graphs.path(7), 0.5, 3.0), rtol=1e-12)
-    assert decor_variances(network, 0.5, 3.0, colluders=[1, 7])[0] == pytest.approx(
-        4.0
-    )  # cut off: its own noise only
 
 
 def test_pair_correlated_noise_against_a_neighbor():

@@ -122,10 +122,6 @@ def test_corollary_and_learning():
     )
 
 
-def test_erdos_renyi_graphs():
-    assert 0.2 * formulas.erdos_renyi_published_loss(400, 9, 16) == pytest.approx(0.1473, abs=5e-5)
-
-
 def test_random_walk_logarithm():
     L = -formulas._log_gap(sv.graphs.ring(4))
     np.testing.assert_allclose(L[0], [0.13081, 0.07192, -0.27465, 0.07192], atol=6e-6)

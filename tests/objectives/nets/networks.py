@@ -12,6 +12,21 @@ CLIP = 0.5
 WIDTH, CLASSES = 6, 3
 
 
+class SlowTanh(nn.Module):
+    """An activation with a parameter of its own, which has no fast form."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.25))
+
+    def forward(self, h):
+        return torch.where(h > 0, h, self.slope * h)
+
+
+def close(ours, theirs, relative=1e-5):
+    return (ours - theirs).norm().item() <= relative * theirs.norm().item()
+
+
 class Net(nn.Module):
     """Linear, then what ``between`` does to the hidden rows, then Linear."""
 
@@ -277,6 +292,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         out, last = self.cell(x if self.first else x.transpose(0, 1))
+        if self.pick == "memory":
+            return last[1][-1]
         last = last[0] if isinstance(last, tuple) else last
         if self.pick == "both":
             return torch.cat([last[-2], last[-1]], 1)
@@ -321,6 +338,13 @@ class Twice(nn.Module):
         return self.layer(x, x)
 
 
+def remembers(frozen=False):
+    net = Recurrent(nn.LSTM, "memory")
+    net.cell.weight_hh_l0.requires_grad_(not frozen)
+    net.cell.bias_hh_l0.requires_grad_(not frozen)
+    return net
+
+
 def half_frozen():
     layer = nn.Linear(WIDTH, 4)
     layer.bias.requires_grad_(False)
@@ -340,8 +364,8 @@ class Counts(nn.Module):
         return self.linear(x)
 
 
-def tied():
-    net = seq(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+def tied(width=WIDTH):
+    net = seq(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
     net[2].weight = net[0].weight
     return net
 
@@ -352,6 +376,8 @@ APART |= {
     "rnn relu": (lambda: Recurrent(nn.RNN, "last", nonlinearity="relu"), SERIES),
     "lstm": (lambda: Recurrent(nn.LSTM), SERIES),
     "lstm both ways": (lambda: Recurrent(nn.LSTM, "both", num_layers=2, bidirectional=True), SERIES),
+    "lstm memory": (remembers, SERIES),
+    "lstm frozen memory": (lambda: remembers(frozen=True), SERIES),
     "conv3d strided": (
         lambda: seq(nn.Unflatten(1, (1, 2)), nn.Conv3d(1, 4, 2, (1, 2, 1), (1, 0, 2), bias=False)), IMAGE,
     ),

@@ -1,10 +1,12 @@
 """Checks of networks on random records."""
 
+import numpy as np
 import pytest
 import torch
 from tests.objectives.nets.networks import CLASSES, CLIP, WIDTH, Net, records
 from torch import nn
 
+from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets.objective import NetObjective
 
@@ -38,6 +40,29 @@ def test_user_errors_are_one_sentence():
         NetObjective(nn.Linear(2, 2).half())
     with pytest.raises(InvalidInput, match="shape \\(agents, batch"):
         objective.clipped_sums(objective.start(1), x, y[:, :5])
+
+
+class Constant(nn.Module):
+    """Its output is a constant for training, whatever its weights are."""
+
+    def __init__(self, detached):
+        super().__init__()
+        self.layer, self.detached = nn.Linear(WIDTH, CLASSES), detached
+
+    def forward(self, x):
+        return self.layer(x).detach() if self.detached else x[:, :CLASSES]
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_network_that_trains_nothing_is_refused_before_a_run(detached):
+    objective = NetObjective(Constant(detached))
+    x, y = records((WIDTH,))
+    data = AgentData(x[0], y[0], [np.arange(len(y[0]))])
+    data.inputs = data.targets = None  # shapes decide, no record is read
+    with pytest.raises(InvalidInput, match="does not depend on the trainable parameters"):
+        objective.prepared(data)
+    with pytest.raises(InvalidInput, match="does not depend on the trainable parameters"):
+        objective.clipped_sums(objective.start(1), x, y)
 
 
 def test_layers_that_mix_samples_are_refused_by_name():

@@ -5,11 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from sottovoce.objectives.nets.float64_sums import (
-    add_weighted_products,
-    add_weighted_rows,
-    token_squares,
-)
+from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, token_squares
 from sottovoce.objectives.nets.objective import NetObjective
 
 

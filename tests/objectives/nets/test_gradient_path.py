@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.objectives.nets.cases import SlowTanh
 from tests.objectives.nets.networks import (
     APART,
     CLASSES,
@@ -15,6 +14,7 @@ from tests.objectives.nets.networks import (
     TOKENS,
     WIDTH,
     Net,
+    SlowTanh,
     records,
     reference,
     rows,
@@ -117,7 +117,8 @@ def test_networks_that_keep_samples_apart_are_right_and_fast(name):
 @pytest.mark.parametrize(
     "name",
     ["mlp", "conv2d", "layer norm", "embedding", "encoder layer", "positions", "gru", "lstm both ways",
-     "conv3d strided", "conv transpose in groups", "prelu by channel", "embedding bag", "tied"],
+     "lstm memory", "lstm frozen memory", "conv3d strided", "conv transpose in groups", "prelu by channel",
+     "embedding bag", "tied"],
 )  # fmt: skip
 def test_modules_in_float64(name):
     make, shape = {**APART, **SINGLE}[name]

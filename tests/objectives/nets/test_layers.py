@@ -37,35 +37,26 @@ def test_every_kind_of_layer_that_opacus_samples_is_right():
     assert {nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention} <= tested
 
 
-def cancelling(width, length, seed):
+def cancelling(width, length, last_digit, seed):
     """Two positions whose terms nearly cancel: a gradient far shorter than what it is added up from."""
     g = torch.Generator().manual_seed(seed)
     x, shift, out = (torch.nn.functional.normalize(torch.randn(width, generator=g), dim=0) for _ in range(3))
     inputs = torch.stack([x * length, x * length + shift * length * 3e-4 * (1 + seed % 5) / 5])
+    if last_digit:  # float64 too loses their ghost norm
+        inputs[1] = inputs[0]
+        inputs[1, 0] = torch.nextafter(inputs[0, 0], torch.tensor(torch.inf))
     return inputs[None, None], torch.stack([-out, out])[None, None]
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("width", [2, 40])  # the gradient itself, and its ghost norm
-@pytest.mark.parametrize("length", [1e3, 1e5, 1e9])
-def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bias):
+@pytest.mark.parametrize(("length", "last_digit"), [(1e3, False), (1e5, False), (1e9, False), (1e9, True)])
+def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, last_digit, bias):
     """In float32 the ghost norm of such a record is noise: taken at its word it let 3000 C through."""
     objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", clip_norm=1.0)
     theta = np.zeros((1, objective.n_params), np.float32)
     for seed in range(20):
-        inputs, targets = cancelling(width, length, seed)
-        assert objective.clipped_sums(theta, inputs, targets).norm().item() <= 1 + 1e-5
-    assert objective.explain(inputs, targets).startswith("fast")
-
-
-def test_a_record_that_cancels_itself_to_the_last_digit_is_clipped_all_the_same():
-    """Two positions that differ in the last digit of one number: float64 too loses their ghost norm."""
-    objective = NetObjective(nn.Linear(40, 40, bias=False), "squared_error", clip_norm=1.0)
-    theta = np.zeros((1, objective.n_params), np.float32)
-    for seed in range(20):
-        inputs, targets = cancelling(40, 1e9, seed)
-        inputs[..., 1, :] = inputs[..., 0, :]
-        inputs[..., 1, 0] = torch.nextafter(inputs[..., 0, 0], torch.tensor(torch.inf))
+        inputs, targets = cancelling(width, length, last_digit, seed)
         assert objective.clipped_sums(theta, inputs, targets).norm().item() <= 1 + 1e-5
     assert objective.explain(inputs, targets).startswith("fast")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.objectives.nets.cases import SlowTanh, close
+from tests.objectives.nets.networks import SlowTanh, close
 from torch import nn
 
 from sottovoce.errors import InvalidInput

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
-from tests.objectives.nets.networks import WIDTH, Does, Twice, half_frozen
+from tests.objectives.nets.networks import WIDTH, Does, Twice, half_frozen, tied
 from torch import nn
 
 from sottovoce.objectives.nets.slow_path import SlowPath
@@ -28,12 +28,6 @@ class Token(nn.Module):
         return self.net(x + self.token)
 
 
-def tied():
-    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
-    net[2].weight = net[0].weight
-    return net
-
-
 def around(layer):
     return nn.Sequential(nn.Linear(2, WIDTH), layer, nn.Linear(4, 2))
 
@@ -42,7 +36,7 @@ def around(layer):
     ("net", "cause", "cure"),
     [
         (Token(), r"the network itself \(Token\)|parameter 'token'", r"nn\.Embedding\(1, width\)"),
-        (tied(), "layers '0' and '2' share a parameter", "give each layer its own"),
+        (tied(2), "layers '0' and '2' share a parameter", "give each layer its own"),
         (around(half_frozen()), r"layer '1' \(Linear\) trains a part", "freeze all of them"),
         (
             around(Twice(nn.Bilinear(WIDTH, WIDTH, 4))),
@@ -73,7 +67,7 @@ def test_records_do_not_change_what_is_said_and_random_states_stay():
     said = []
     for inputs in (X, np.zeros_like(X)):
         with pytest.warns(SlowPath) as caught:
-            fit(tied(), (inputs, Y), **SETTINGS)
+            fit(tied(2), (inputs, Y), **SETTINGS)
         said.append(str(caught[0].message).partition(", about")[0])
         torch.set_rng_state(state)
     assert said[0] == said[1]

@@ -1,4 +1,6 @@
-"""Averaging: each agent releases its row once and one protocol averages the rows. Exact for every view.
+"""Averaging: each agent releases its row once and one protocol averages the rows.
+
+Exact where the coalitions can be tried, otherwise the local guarantee.
 
 A coalition that observes messages learns the share h of a user's release, the squared length of the user's
 unit vector projected on the span of the messages (`sottovoce.leakage`). The user's loss is then that of its
@@ -27,15 +29,16 @@ from sottovoce.accounting.observation.coalitions import (
     leakage_with_noise,
     worst_coalitions,
 )
-from sottovoce.accounting.question import PrivacyQuestion
+from sottovoce.accounting.question import Coalition, PrivacyQuestion
 from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves
+from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
 
 
 @dataclass(frozen=True)
 class Averaging(ObservationModel):
-    """Each agent releases its row once and a protocol averages the rows: exact for every view."""
+    """Each agent releases its row once and a protocol averages the rows: exact if coalitions can be tried."""
 
     single_averaging = True
     step_is_averaging = True
@@ -44,53 +47,51 @@ class Averaging(ObservationModel):
     masks_hide = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
-        """Return the exact guarantee against the worst coalition of the question."""
-        protocol = question.plan.schedule(0)
-        if question.view == "local" or (question.view == "outsider" and not protocol.masked):
+        """Return the exact guarantee against the worst coalition; the local one where they are too many."""
+        if question.view == "local" or (question.view == "outsider" and not question.protocol.masked):
             return question.local_guarantee()
-        stds, coalitions = question.noise_stds(), worst_coalitions(question, protocol)
+        stds, coalitions = question.noise_stds(), worst_coalitions(question)
         if stds is None or coalitions is None:
             return question.local_guarantee()
-        if question.view == "central":
-            return _released_row_guarantee(question, protocol, stds)
         curves, any_rounded_up = ShareCurves(question.method), False
-        for _, _, rounded_up in _user_curves(question, protocol, coalitions, stds, curves):
+        for _, _, rounded_up in _user_curves(question, coalitions, stds, curves):
             any_rounded_up |= rounded_up
-        return question.answer(
-            "exact", curves.worst, _assumptions(question, protocol, coalitions, any_rounded_up)
-        )
+        return question.answer("exact", curves.worst, _assumptions(question, coalitions, any_rounded_up))
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one view."""
-        protocol, stds, coalitions = question.plan.schedule(0), question.noise_stds(), [question.observers]
+        stds, coalitions = question.noise_stds(), [question.observers]
         if stds is None:
             return super().guarantee_each(question)
-        curves = _user_curves(question, protocol, coalitions, stds, ShareCurves(question.method))
+        curves = _user_curves(question, coalitions, stds, ShareCurves(question.method))
         return {
-            user: question.about(user).answer(
-                "exact", curve, _assumptions(question, protocol, coalitions, rounded_up)
-            )
+            user: question.about(user).answer("exact", curve, _assumptions(question, coalitions, rounded_up))
             for user, curve, rounded_up in curves
         }
 
 
-def _assumptions(
-    question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], rounded_up: bool
-) -> tuple[str, ...]:
-    assumptions = coalition_assumptions(question, protocol, coalitions, AVERAGING_ASSUMPTIONS)
+def _assumptions(question: PrivacyQuestion, coalitions: list[Coalition], rounded_up: bool) -> tuple[str, ...]:
+    if question.view == "central":
+        rows = _released_rows(question)
+        which = f"the final row of node {rows[0]}" if len(rows) == 1 else "one final row"
+        return (f"only {which} is released, and no message is seen",)
+    assumptions = coalition_assumptions(question, coalitions, AVERAGING_ASSUMPTIONS)
     return (*assumptions, ROUNDED_UP) if rounded_up else assumptions
 
 
+def _released_rows(question: PrivacyQuestion) -> tuple[int, ...]:
+    """Return whose final row is released: that of the named node, or any of those that may differ."""
+    protocol = question.protocol
+    holders = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)
+    return question.observers or ((0,) if protocol.reaches_consensus else holders)
+
+
 def _user_curves(
-    question: PrivacyQuestion,
-    protocol: Protocol,
-    coalitions: list[tuple[int, ...]],
-    stds: np.ndarray,
-    curves: ShareCurves,
+    question: PrivacyQuestion, coalitions: list[Coalition], stds: np.ndarray, curves: ShareCurves
 ) -> Iterator[tuple[int, Curve, bool]]:
     """Yield the curve of each user against each coalition, and whether its share was rounded up."""
-    rounding = _rounding_shift(question, protocol)
-    for coalition, h, contributions, rounded_up in _coalition_shares(question, protocol, coalitions, stds):
+    rounding = _rounding_shift(question)
+    for coalition, h, contributions, rounded_up in _coalition_shares(question, coalitions, stds):
         for user in question.users(coalition):
             counts = question.counts(user)
             share = _add_rounding(float(h[user]), counts, rounding)
@@ -98,14 +99,20 @@ def _user_curves(
 
 
 def _coalition_shares(
-    question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], stds: np.ndarray
-) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, bool]]:
+    question: PrivacyQuestion, coalitions: list[Coalition], stds: np.ndarray
+) -> Iterator[tuple[Coalition, np.ndarray, np.ndarray, bool]]:
     """Yield, per coalition, the share h of every user's release and how many noises carry its values."""
-    n, once = protocol.n, np.ones(protocol.n, dtype=int)
-    if _sends_raw_rows(question, protocol):
+    protocol, n = question.protocol, question.plan.n
+    once = np.ones(n, dtype=int)
+    if question.view == "central":
+        for done, row in enumerate(_released_rows(question), 1):
+            yield (), *_shares_in(protocol.output_view(row), stds)
+            question.report_progress(done)
+        return
+    if _sends_raw_rows(question):
         yield (), np.ones(n), once, False
         return
-    single = question.count in (None, 1) and len(coalitions) == n
+    single = question.size == 1 and len(coalitions) == n
     if single and protocol.linear and all_equal(stds):
         table = exact_loss(protocol, progress=question.progress)  # symmetric graphs need one observer only
         yield from ((coalition, table[:, coalition[0]], once, False) for coalition in coalitions)
@@ -116,29 +123,33 @@ def _coalition_shares(
             observed = coalition[0] if len(coalition) == 1 else coalition
             yield coalition, protocol.shares(observed, stds), once, False
         else:
-            view = protocol.view(coalition)
-            contributions = contributions_in(view)
-            h = leakage_with_noise(view, contributions, stds)
-            yield coalition, h, contributions, view.rounded_up
+            yield coalition, *_shares_in(protocol.view(coalition), stds)
         question.report_progress(done)
 
 
-def _sends_raw_rows(question: PrivacyQuestion, protocol: Protocol) -> bool:
+def _shares_in(view: GaussianView, stds: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    contributions = contributions_in(view)
+    return leakage_with_noise(view, contributions, stds), contributions, view.rounded_up
+
+
+def _sends_raw_rows(question: PrivacyQuestion) -> bool:
     """Whether every agent sends its noisy row to some neighbor in the first round, as gossip does.
 
     Then the worst of all members, or of all coalitions, learns all of it, and no view has to be computed.
     """
+    protocol = question.protocol
     if not protocol.sends_clear_rows or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
         return False
     return question.any_members and len(as_linear(protocol).senders(0, range(protocol.n))) == protocol.n
 
 
-def _rounding_shift(question: PrivacyQuestion, protocol: Protocol) -> float:
+def _rounding_shift(question: PrivacyQuestion) -> float:
     """Return by how many standard deviations rounding before fresh noise can move what is observed.
 
     Two neighboring data sets may round apart by a whole grid step in every coordinate, at every node and
     after every round but the last.
     """
+    protocol = question.protocol
     if not protocol.fresh_std:
         return 0.0
     coordinates = protocol.n * max(protocol.rounds - 1, 0) * question.plan.width
@@ -151,22 +162,6 @@ def _add_rounding(h: float, counts: Counter[ReleaseKind], rounding: float) -> fl
         return h
     largest = max((kind.noise_to_sensitivity for kind in counts), default=0.0)
     return float(min((math.sqrt(h) + rounding * largest) ** 2, max(h, 1.0)))
-
-
-def _released_row_guarantee(question: PrivacyQuestion, protocol: Protocol, stds: np.ndarray) -> Guarantee:
-    """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
-    holders = tuple(range(protocol.n)) if protocol.ends_at is None else (protocol.ends_at,)
-    rows = question.observers or ((0,) if protocol.reaches_consensus else holders)
-    curves = ShareCurves(question.method)
-    for done, row in enumerate(rows, 1):
-        view = protocol.output_view(row)
-        contributions = contributions_in(view)
-        h = leakage_with_noise(view, contributions, stds)
-        for user in question.users():
-            curves.add(question.counts(user), h[user], int(contributions[user]))
-        question.report_progress(done)
-    which = f"the final row of node {rows[0]}" if len(rows) == 1 else "one final row"
-    return question.answer("exact", curves.worst, (f"only {which} is released, and no message is seen",))
 
 
 @dataclass(frozen=True)

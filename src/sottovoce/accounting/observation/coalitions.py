@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.accounting.question import PrivacyQuestion
+from sottovoce.accounting.question import Coalition, PrivacyQuestion
 from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Protocol
@@ -24,19 +24,17 @@ ROUNDED_UP = "rounded up where floating point could not decide"
 _ALSO_MASKED = (AVERAGING_ASSUMPTIONS[1], CONSENSUS_ASSUMPTIONS[0], CONSENSUS_ASSUMPTIONS[2])
 
 
-def worst_coalitions(question: PrivacyQuestion, protocol: Protocol) -> list[tuple[int, ...]] | None:
+def worst_coalitions(question: PrivacyQuestion) -> list[Coalition] | None:
     """Return the coalitions that must be tried; None where they are too many.
 
     Under certified masks and on one tree the worst coalitions are known in closed form.
     """
-    size = 1 if question.count is None else question.count
+    protocol, size = question.protocol, question.size
     stds = question.noise_stds() if question.any_members else None
     if stds is None:
         return question.coalitions
     if protocol.masked:
-        if releases_are_alike(question) and all(
-            one.hides_from(size) for one in _protocols(question, protocol)
-        ):
+        if releases_are_alike(question) and all(one.hides_from(size) for one in _protocols(question)):
             # all others stay in one component, so the coalition with the largest noise removes most of it
             return question.largest_noise_coalitions(stds)
     elif protocol.sum_tree is not None and size > 1 and (stds > 0).all() and steps_are_alike(question):
@@ -45,11 +43,11 @@ def worst_coalitions(question: PrivacyQuestion, protocol: Protocol) -> list[tupl
     return question.coalitions
 
 
-def _protocols(question: PrivacyQuestion, first: Protocol) -> list[Protocol]:
+def _protocols(question: PrivacyQuestion) -> list[Protocol]:
     """Return the protocols of all steps, each once."""
     plan = question.plan
     if plan.is_stationary or plan.observation.single_averaging:
-        return [first]
+        return [question.protocol]
     return list({id(one): one for one in map(plan.schedule, range(plan.steps))}.values())
 
 
@@ -70,12 +68,10 @@ def releases_are_alike(question: PrivacyQuestion) -> bool:
 
 
 def coalition_assumptions(
-    question: PrivacyQuestion,
-    protocol: Protocol,
-    coalitions: list[tuple[int, ...]],
-    unmasked: tuple[str, ...],
+    question: PrivacyQuestion, coalitions: list[Coalition], unmasked: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the assumptions of a guarantee: ``unmasked``, or those of masks, where observers may deviate."""
+    protocol = question.protocol
     if not protocol.masked:
         return unmasked
     masked = protocol.assumptions(coalitions[0])

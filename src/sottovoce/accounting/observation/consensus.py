@@ -24,7 +24,7 @@ from sottovoce.accounting.observation.coalitions import (
     steps_are_alike,
     worst_coalitions,
 )
-from sottovoce.accounting.question import PrivacyQuestion
+from sottovoce.accounting.question import Coalition, PrivacyQuestion
 from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves, round_up
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol
@@ -49,11 +49,11 @@ class Consensus(ObservationModel):
     masks_hide = True
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
-        """Return the exact guarantee against the worst coalition of the question."""
+        """Return the exact guarantee against the worst coalition; the local one where they are too many."""
         if question.view == "local":
             return question.local_guarantee()
         protocol = _consensus_step(question, 0)
-        coalitions = worst_coalitions(question, protocol)
+        coalitions = worst_coalitions(question)
         if coalitions is None and (curve := _curve_over_trees(question)) is not None:
             return question.answer("exact", curve, CONSENSUS_ASSUMPTIONS)
         if (question.view == "outsider" and not protocol.masked) or coalitions is None:
@@ -63,13 +63,13 @@ class Consensus(ObservationModel):
             curves.add_tally(tally)
         assumptions: tuple[str, ...] = CONSENSUS_ASSUMPTIONS[:1]
         if question.view != "central":
-            assumptions = coalition_assumptions(question, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+            assumptions = coalition_assumptions(question, coalitions, CONSENSUS_ASSUMPTIONS)
         return question.answer("exact", curves.worst, assumptions)
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users from one pass over the steps."""
-        coalitions, protocol = [question.observers], _consensus_step(question, 0)
-        assumptions = coalition_assumptions(question, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+        coalitions = [question.observers]
+        assumptions = coalition_assumptions(question, coalitions, CONSENSUS_ASSUMPTIONS)
         curves = ShareCurves(question.method)
         return {
             user: question.about(user).answer("exact", curves.add_tally(tally), assumptions)
@@ -95,7 +95,7 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     """
     plan = question.plan
     trees = [_consensus_step(question, k).sum_tree for k in range(plan.steps)]
-    stds, users, size = question.noise_stds(), question.users(), question.count or 1
+    stds, users, size = question.noise_stds(), question.users(), question.size
     single = [(0, plan.steps, 1, False, "gaussian")]
     work = math.comb(plan.n - 1, size) * len(users) * plan.steps
     memory = plan.n**2 * plan.steps * (plan.n // 64 + 1) * 8
@@ -104,23 +104,26 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     for releases in map(question.releases, range(plan.n)):
         if [(r.step, r.steps, r.count, r.joint, r.mechanism) for r in releases] != single:
             return None
-    from sottovoce.accounting.fresh_trees import MAX_WORK, FreshTrees
+    from sottovoce.accounting import fresh_trees
 
-    fresh = FreshTrees([t.parents for t in trees if t], [t.depths for t in trees if t], size)
+    parents, depths = (np.array([getattr(t, name) for t in trees]) for name in ("parents", "depths"))
+    masks = fresh_trees.components(parents, np.argsort(-depths, axis=1, kind="stable"))
     nodes = np.arange(1, plan.n + 1)
     shares = np.concatenate([[1.0], 1 / nodes])
     curves, tables = [], {}
     for done, user in enumerate(users, 1):
         (kind,) = question.counts(user)
         if kind.curve(1).is_gaussian:
-            tried = work <= MAX_WORK
-            total = fresh.largest_losses(user, shares[None])[0] if tried else fresh.share_bound(user)
+            if work <= fresh_trees.MAX_WORK:
+                (total,) = fresh_trees.largest_losses(masks, user, shares[None], size)
+            else:
+                total = fresh_trees.share_bound(masks, user, size)
             curves.append(Curve.gaussian(math.sqrt(float(round_up(total))) / kind.noise_to_sensitivity))
-        elif work * len(SAMPLED_ORDERS) <= MAX_WORK:
+        elif work * len(SAMPLED_ORDERS) <= fresh_trees.MAX_WORK:
             if kind not in tables:
                 per_size = [kind.curve(1, share, question.method) for share in shares]
                 tables[kind] = np.array([[c.renyi(alpha) for c in per_size] for alpha in SAMPLED_ORDERS])
-            losses = fresh.largest_losses(user, tables[kind]) * (1 + 1e-12)
+            losses = fresh_trees.largest_losses(masks, user, tables[kind], size) * (1 + 1e-12)
             curves.append(Curve.from_renyi((SAMPLED_ORDERS, losses.tolist())))
         else:
             return None
@@ -128,9 +131,7 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
     return Curve.worst(curves)
 
 
-def _tallies(
-    question: PrivacyQuestion, coalitions: list[tuple[int, ...]], *, worst: bool = False
-) -> list[Tally]:
+def _tallies(question: PrivacyQuestion, coalitions: list[Coalition], *, worst: bool = False) -> list[Tally]:
     """Return, per coalition and user, how many releases of each kind are observed to which share.
 
     If only the ``worst`` is needed and all steps are alike, the largest share of a user decides, so one
@@ -150,13 +151,12 @@ def _tallies(
     changes = {0, plan.steps} | {
         s for own in releases for r in own for s in (r.step, r.step + r.steps) if s < plan.steps
     }
-    masked = plan.schedule(0).masked
     for start, end in pairwise(sorted(changes)):
         streams = _streams(releases, start)
         stride = end - start if plan.is_stationary else 1  # all steps of a stationary plan are alike
         for k in range(start, end, stride):
             protocol = _consensus_step(question, k)
-            if protocol.masked != masked:
+            if protocol.masked != question.protocol.masked:
                 raise InvalidInput(
                     f"The schedule mixes masked and unmasked steps (0 and {k}); take one kind for all."
                 )
@@ -170,9 +170,7 @@ def _tallies(
     return list(tallies.values())
 
 
-def _decisive_pairs(
-    question: PrivacyQuestion, coalitions: list[tuple[int, ...]], pairs: list[Pair]
-) -> list[Pair]:
+def _decisive_pairs(question: PrivacyQuestion, coalitions: list[Coalition], pairs: list[Pair]) -> list[Pair]:
     """Return, per user, the coalition that learns the largest share of its release in every step."""
     streams = _streams([question.releases(u) for u in range(question.plan.n)], 0)
     if len(streams) != 1 or question.noise_stds() is None:
@@ -229,7 +227,7 @@ class _Stream:
     steps: Counter[Protocol] = field(default_factory=Counter)
 
     def add(
-        self, question: PrivacyQuestion, protocol: Protocol, coalitions: list[tuple[int, ...]], steps: int
+        self, question: PrivacyQuestion, protocol: Protocol, coalitions: list[Coalition], steps: int
     ) -> None:
         """Count ``steps`` more steps under ``protocol``."""
         if protocol not in self.shares:
@@ -257,7 +255,7 @@ class _Stream:
 
 
 def _step_shares(
-    question: PrivacyQuestion, protocol: Protocol, coalition: tuple[int, ...], stds: np.ndarray
+    question: PrivacyQuestion, protocol: Protocol, coalition: Coalition, stds: np.ndarray
 ) -> np.ndarray:
     """Return (n,): the share h of one step's release that the coalition learns of every user.
 

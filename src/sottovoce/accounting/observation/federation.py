@@ -34,12 +34,12 @@ class Federation(ObservationModel):
         if seen or stds is None or not releases_are_alike(question):
             # a secure sum needs an answer of every client, so clients that were not drawn send noise alone
             return question.local_guarantee(hidden=self.secure_sum)
-        protocol = question.plan.schedule(0)
+        protocol = question.protocol
         if protocol.masked:
-            coalitions = worst_coalitions(question, protocol)
+            coalitions = worst_coalitions(question)
             if coalitions is None or not question.plan.is_stationary:  # later masks may hide less
                 return question.local_guarantee(hidden=True)
-            assumptions = list(coalition_assumptions(question, protocol, coalitions, ()))
+            assumptions = list(coalition_assumptions(question, coalitions, ()))
         else:
             coalitions = (
                 question.largest_noise_coalitions(stds) if question.any_members else question.coalitions or []

@@ -54,7 +54,7 @@ def _releases_once(question: PrivacyQuestion) -> bool:
 
 
 def _conditional(question: PrivacyQuestion) -> Guarantee:
-    """Return the number of the linear formula, exact for fixed gradients and no guarantee for learning."""
+    """Return an upper bound for the linear system; gradients are fixed in it, so it is no guarantee."""
     plan = question.plan
     release = _common_release(question)
     protocols = [plan.schedule(k) for k in range(plan.steps)]

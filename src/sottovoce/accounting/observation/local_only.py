@@ -1,4 +1,8 @@
-"""Local privacy only: an adversary may observe every message, and no amplification is claimed."""
+"""Local privacy only: an adversary may observe every message, and no amplification is claimed.
+
+The one exception is time: a release that cannot reach named observers before the end costs nothing against
+them (`LocalOnly.delay`).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from sottovoce.accounting.question import PrivacyQuestion
 
 @dataclass(frozen=True)
 class LocalOnly(ObservationModel):
-    """Nothing is claimed beyond local privacy: any observer sees at most every message.
+    """Every adversary is taken to see every message, so the local-DP guarantee holds against it.
 
-    ``published`` is a formula as printed, against any one node, for reproduction: a curve and the sentence
-    that names its source. ``delay``: rows go from node to node, and a release is in those of so many steps
-    later and after, so named observers learn nothing of what is out of their reach; None: all is seen.
+    ``published`` is a curve printed in a paper for one observing node, with a sentence that names the paper.
+    ``delay`` is the number of steps after which the rows that a node sends contain its release. With it, the
+    releases that cannot reach named observers before the end cost nothing against them, and the label is then
+    ``exact``; with None, every observer is taken to see every release.
     """
 
     published: tuple[Curve, str] | None = None

@@ -3,7 +3,8 @@
 At time s = 0..T-1 the token is at node v_s, which takes a noisy gradient step (noise standard deviation
 sigma times the sensitivity) and passes the model on along W. Node v sees the model when it holds the token.
 
-The accountant hands v the whole path, which does not depend on data; averaging over paths is then exact,
+The accountant lets v know the whole path, which does not depend on data. The mean over paths is exact, the
+loss given a path an upper bound,
 
 .. math:: D_\\alpha = \\frac{1}{\\alpha-1} \\ln E_{path}\\, e^{(\\alpha-1)\\,\\varepsilon(path)},
     \\qquad \\varepsilon(path) \\le \\sum_i c\\, \\frac{\\nu_{s_i}^2}{\\sum_{j=s_i}^{s_i+t_i-1} \\nu_j^2},
@@ -15,8 +16,8 @@ rates). The term is 0 if the token is at neither before the end. The expectation
 first-passage probabilities. It needs no condition on sigma, and holds whether senders are visible or not.
 
 Without amplification every contribution that is seen costs in full, so the number of such contributions
-decides: a mixture of Gaussian mechanisms, whose privacy loss distribution is exact. The smaller of the two
-losses counts.
+decides: a mixture of Gaussian mechanisms, whose privacy loss distribution is exact. Both are upper bounds,
+and the smaller one counts.
 
 References: [1] Cyffers, Bellet, "Privacy amplification by decentralization", AISTATS 2022; [2] Feldman,
 Mironov, Talwar, Thakurta, "Privacy amplification by iteration", FOCS 2018, Theorem 22; [3] Bok, Su,
@@ -28,7 +29,7 @@ random, as they are, and the mixture over paths is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +63,7 @@ class TokenWalk(ObservationModel):
     rates: tuple[float, ...] | None = None  # the learning rate of every step, where they differ
 
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
-        """Return the exact guarantee against single members, the local-DP guarantee against others."""
+        """Return an upper bound for single members, labeled exact; else the local-DP guarantee."""
         local = question.local_guarantee()
         pairs = self._pairs(question)
         if pairs is None:
@@ -215,7 +216,7 @@ def walk_loss(
     """
     orders = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
     sigma = noise_to_sensitivity
-    cost = _WaitingCost((orders - 1) * orders / (2 * sigma**2), len(passage.first), contractive, rates)
+    cost = _waiting_costs((orders - 1) * orders / (2 * sigma**2), len(passage.first), contractive, rates)
     with np.errstate(over="ignore", invalid="ignore"):
         expectation = _expectation(passage, cost, cap, final_public)
         loss = np.log(expectation) / (orders - 1)
@@ -225,39 +226,38 @@ def walk_loss(
     return loss
 
 
-class _WaitingCost:
-    """``cost(s)[:, t - 1]``, one row per order: the factor of a contribution at s, seen t steps later."""
+def _waiting_costs(
+    factors: np.ndarray, steps: int, contractive: bool, rates: Sequence[float] | None
+) -> Callable[[int], np.ndarray]:
+    """Return ``cost(s)[:, t - 1]``, per order the factor of a contribution at s, seen t steps later."""
+    lengths = np.ones(steps) if rates is None else np.asarray(rates, dtype=np.float64)
+    if len(lengths) != steps or not (np.isfinite(lengths) & (lengths >= 0)).all():
+        raise InvalidInput(f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}.")
 
-    def __init__(
-        self, factors: np.ndarray, steps: int, contractive: bool, rates: Sequence[float] | None
-    ) -> None:
-        self.factors, self.steps, self.contractive = factors, steps, contractive
-        self.rates = np.ones(steps) if rates is None else np.asarray(rates, dtype=np.float64)
-        if len(self.rates) != steps or not (np.isfinite(self.rates) & (self.rates >= 0)).all():
-            raise InvalidInput(f"rates must be {steps} numbers of at least 0, one per step, got {rates!r}.")
-        self._equal = not contractive or len(set(self.rates.tolist())) <= 1
-        self._common = self._of_rates(np.ones(steps)) if self._equal else np.empty(0)
-
-    def _of_rates(self, rates: np.ndarray) -> np.ndarray:
-        noise = np.cumsum(np.square(rates)) if self.contractive else np.ones(len(rates))
+    def costs(relative: np.ndarray) -> np.ndarray:
+        noise = np.cumsum(np.square(relative)) if contractive else np.ones(len(relative))
         with np.errstate(over="ignore"):
-            return np.asarray(np.exp(self.factors[:, None] / noise))
+            return np.asarray(np.exp(factors[:, None] / noise))
 
-    def __call__(self, s: int) -> np.ndarray:
-        if self._equal:
-            return self._common[:, : self.steps - s]
-        if not self.rates[s]:
-            return np.ones((len(self.factors), self.steps - s))  # a step of length 0 moves nothing
+    if not contractive or len(set(lengths.tolist())) <= 1:
+        common = costs(np.ones(steps))
+        return lambda s: common[:, : steps - s]
+
+    def cost(s: int) -> np.ndarray:
+        if not lengths[s]:
+            return np.ones((len(factors), steps - s))  # a step of length 0 moves nothing
         # in units of the step's own rate, whose square alone may be too small or too large for a float
-        return self._of_rates(self.rates[s:] / self.rates[s])
+        return costs(lengths[s:] / lengths[s])
+
+    return cost
 
 
 def _expectation(
-    passage: FirstPassage, cost: _WaitingCost, cap: int | None, final_public: bool
+    passage: FirstPassage, cost: Callable[[int], np.ndarray], cap: int | None, final_public: bool
 ) -> np.ndarray:
     """E_path prod F(s_i, t_i), one value per order; backwards over time, and over contributions left."""
     T = len(passage.first)
-    size = len(cost.factors)
+    size = len(cost(0))
     back, over, home = passage.back[1:], passage.over[1:], passage.home[1:]  # index 0 is t = 1
     seen = np.concatenate([[0.0], np.cumsum(back + over)])  # seen[m]: stopped within m steps
     homed = np.concatenate([[0.0], np.cumsum(home)])

@@ -12,7 +12,7 @@ private decentralized learning with random walks", ICML 2024, as stated in Belle
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ ALL_PAIRS = 4096  # nodes up to which every pair is computed
 DENSE = 2048  # nodes up to which Corollary 1 and the walk, which are dense (n, n) matrices, are computed
 SLACK = 1e-9  # exact exceeds published by more than rounding
 PUBLISHED_FOR = ("gossip", "chebyshev", "randomized")
-_MUFFLIATO = {"source": "Cyffers et al. 2022", "label": "published"}
-_WALKS = {"source": "Cyffers et al. 2024"}
+_GOSSIP_PAPER, _WALK_PAPER = "Cyffers et al. 2022", "Cyffers et al. 2024"
 _LARGE_NOISE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
 
 
@@ -39,12 +38,13 @@ def compare_with_published(
     protocol: Protocol,
     observer: int | None = None,
     colluders: Sequence[int] = (),
-    own_noise: bool = True,
     tick: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Return the exact loss and equation (6) of one averaging, with the summaries.
 
-    Means are those of `sottovoce.privacy.mean_loss`: over all users, the observers themselves counting 0.
+    Means are the mean loss of [1] (`sottovoce.privacy.mean_loss`), whose sum over the other nodes is divided
+    by n, so that an observer counts 0 for itself; over pairs of different nodes it is n / (n - 1) times as
+    large.
     """
     n, rank = network.n, None
     if observer is None and colluders:
@@ -52,12 +52,12 @@ def compare_with_published(
     if observer is None and n > ALL_PAIRS:
         raise Refused(f"All pairs of {n:,} nodes are too many (at most {ALL_PAIRS:,}); add --observer.")
     if observer is None:
-        exact = exact_loss(protocol, own_noise=own_noise, progress=tick)
+        exact = exact_loss(protocol, progress=tick)
         others = ~np.eye(n, dtype=bool)
         if not protocol.fresh_std:  # with one noise per node the leakage of all users adds up to the rank
             rank = int(np.rint(exact.sum(axis=0)).max())
     else:
-        view = protocol.view({observer, *colluders}, own_noise)
+        view = protocol.view({observer, *colluders})
         exact, rank = view.leakage(), view.rank
         others = ~np.isin(np.arange(n), view.observers)
     published = None  # equation (6) was not published for other protocols, or is too large
@@ -88,8 +88,6 @@ def compare_with_published(
         assessment["understated_pairs"] = float(understated.sum() / max(1, understated.size))
     if colluders:
         assessment["colluders"] = list(colluders)
-    if not own_noise:
-        assessment["own_noise"] = False
     if notes := missing_links(network, protocol):
         assessment["notes"] = notes
     return assessment | ({"_pairs": (exact, published)} if observer is None else {})
@@ -182,11 +180,24 @@ def published_bounds(
     }
 
 
+class _Formula(NamedTuple):
+    """A formula about privacy: its losses per pair [u, v] or observer v, and in how far it is a bound."""
+
+    name: str
+    function: str
+    losses: np.ndarray
+    exact: np.ndarray | None
+    bound: str
+    why: str
+    local: int = 1  # how many releases of every node it is about
+    source: str = _GOSSIP_PAPER
+
+
 def _losses(
     network: Network, protocol: Protocol, assessment: Mapping[str, Any], steps: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per formula about privacy; its losses are per pair [u, v], or per observer v."""
-    n, T, observer = network.n, protocol.rounds, assessment["observer"]
+    """Yield one row per formula about privacy."""
+    n, observer = network.n, assessment["observer"]
     if observer is None:
         observers, (exact, six) = list(range(n)), assessment["_pairs"]
     else:
@@ -199,47 +210,48 @@ def _losses(
         """Return, per observer, the sum over the others divided by n, as [1] defines the mean loss."""
         return np.asarray((losses.sum(axis=0) - losses[own]) / n) if losses.ndim == 2 else losses
 
-    def row(
-        name: tuple[str, str],
-        losses: np.ndarray,
-        exact: np.ndarray | None,
-        bound: str,
-        why: str,
-        local: int = 1,
-    ) -> dict[str, Any]:
-        each = losses if losses.ndim == 1 else losses[others]
-        truth = exact if exact is None or exact.ndim == 1 else exact[others]
-        return {
-            "formula": name[0],
-            **_MUFFLIATO,
-            "function": name[1],
-            "local": local,
+    for formula in _formulas(network, protocol, observers, exact, six, means(exact), steps):
+        losses, truth = formula.losses, formula.exact
+        each = losses[others] if losses.ndim == 2 else losses
+        true_each = None if truth is None else truth[others] if truth.ndim == 2 else truth
+        yield {
+            "formula": formula.name,
+            "source": formula.source,
+            "label": "published",
+            "function": formula.function,
+            "local": formula.local,
             "mean": float(means(losses).mean()),
             "largest": float(each.max()),
-            "exact_mean": None if exact is None else float(means(exact).mean()),
-            "exact_largest": None if truth is None else float(truth.max()),
-            "understated": None if truth is None else float((truth > each + SLACK).mean()),
-            "bound": bound,
-            "why": why,
+            "exact_mean": None if truth is None else float(means(truth).mean()),
+            "exact_largest": None if true_each is None else float(true_each.max()),
+            "understated": None if true_each is None else float((true_each > each + SLACK).mean()),
+            "bound": formula.bound,
+            "why": formula.why,
         }
 
+
+def _formulas(
+    network: Network,
+    protocol: Protocol,
+    observers: list[int],
+    exact: np.ndarray,
+    six: np.ndarray,
+    exact_means: np.ndarray,
+    steps: int,
+) -> Iterator[_Formula]:
+    """Yield the formulas that are about this network; ``six`` is equation (6)."""
+    n, T = network.n, protocol.rounds
     fixed = protocol.name != "randomized"  # one matrix: Corollary 1 and equation (9) are about that
-    yield row(
-        ("Theorem 1, (6)", "published_loss"), six, exact, "no", "adds up messages that share their noise"
-    )
+    why = "adds up messages that share their noise"
+    yield _Formula("Theorem 1, (6)", "published_loss", six, exact, "no", why)
     # (7) is the mean of (6) over all u; for a fixed matrix that is rounds times degree over n
     seven = formulas.published_mean_loss(network, T)[observers] if fixed else six.mean(axis=0)
     why = "exact losses add up to the messages that are independent"
-    yield row(("mean loss, (7)", "published_mean_loss"), seven, means(exact), "of the mean", why)
+    yield _Formula("mean loss, (7)", "published_mean_loss", seven, exact_means, "of the mean", why)
     if fixed and n <= DENSE:
         losses = formulas.corollary_loss(network, T)[:, observers]
-        yield row(
-            ("Corollary 1", "corollary_loss"),
-            losses,
-            exact,
-            "no",
-            "is above (6), which is not above the loss",
-        )
+        why = "is above (6), which is not above the loss"
+        yield _Formula("Corollary 1", "corollary_loss", losses, exact, "no", why)
     family, numbers = family_of(network.name)
     if fixed and family == "er":
         degrees = network.degrees[observers]
@@ -249,29 +261,20 @@ def _losses(
             "between nodes that are no neighbors, if observers know no edges but their own and "
             f"{_LARGE_NOISE}{dense_enough}; between neighbors it is 1"
         )
-        yield row(("Theorem 4", "erdos_renyi_published_loss"), losses, None, "under conditions", why)
+        yield _Formula("Theorem 4", "erdos_renyi_published_loss", losses, None, "under conditions", why)
     if fixed and steps > 1:
+        name = f"Theorem 6, (9), {steps:,} steps"
         why = "as (6), and leaves out that a step leaks in later ones"
-        yield row(
-            (f"Theorem 6, (9), {steps:,} steps", "published_sgd_loss"), steps * six, None, "no", why, steps
-        )
+        yield _Formula(name, "published_sgd_loss", steps * six, None, "no", why, steps)
     if n <= DENSE:
         losses = formulas.published_walk_loss(network, n * steps)[:, observers]
+        name = f"walk, {n * steps:,} hops"
         why = (
             "an order, here with the constant of its authors' code; if losses are convex and smooth, senders "
             f"hidden, visits to a node at most {steps:,} and {_LARGE_NOISE}"
         )
-        yield (
-            row(
-                (f"walk, {n * steps:,} hops", "published_walk_loss"),
-                losses,
-                None,
-                "up to constants",
-                why,
-                steps,
-            )
-            | _WALKS
-        )
+        bound = "up to constants"
+        yield _Formula(name, "published_walk_loss", losses, None, bound, why, steps, _WALK_PAPER)
 
 
 def _error(network: Network, protocol: Protocol, noise_std: float | None) -> dict[str, Any]:
@@ -289,7 +292,8 @@ def _error(network: Network, protocol: Protocol, noise_std: float | None) -> dic
         why += f"; here it is {protocol.name} of {protocol.rounds:,}"
     return {
         "formula": f"Theorem {3 if randomized else 2}",
-        **_MUFFLIATO,
+        "source": _GOSSIP_PAPER,
+        "label": "published",
         "function": "published_error",
         "what": "half the squared error",
         "value": formulas.published_error(network, sigma, randomized=randomized),

@@ -30,7 +30,7 @@ import scipy.sparse as sp
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network, Translations, takes_network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols import Protocol, as_linear
 
 _BLOCK = 32  # columns per block: (n, 32) doubles of a few thousand nodes stay in the cache
@@ -199,11 +199,8 @@ def _fixed(network: Network, rounds: int) -> np.ndarray:
         kernels.accumulate(back.indptr, back.indices, back.data, np.asarray(nodes), rounds, shares)
         return shares
 
-    moves = network.symmetry
-    if isinstance(moves, Translations) and int(np.prod(moves.shape)) == n:
-        # one observer stands for all only if every generator of the group leaves W as it is
-        if all(network.leaves_unchanged(moves(g)) for g in moves.generators):
-            return _translated(moves.shape, row_shares(network.neighbors(0)).sum(axis=1))
+    if network.translations is not None:  # one observer stands for all
+        return network.translations.spread(row_shares(network.neighbors(0)).sum(axis=1))
     shares = np.empty((n, n))  # [w, u]
 
     def fill(start: int) -> None:
@@ -213,17 +210,6 @@ def _fixed(network: Network, rounds: int) -> np.ndarray:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(fill, range(0, n, _BLOCK)))
     return np.asarray(network.adjacency @ shares).T
-
-
-def _translated(shape: tuple[int, ...], first: np.ndarray) -> np.ndarray:
-    """Return [u, v] = first[u - v], the difference taken in the group Z_a x Z_b x ..."""
-    index = np.zeros((1, 1), dtype=np.int32)  # [v, u], one factor after the other
-    for side in shape:
-        steps = np.arange(side, dtype=np.int32)
-        factor = (steps[None, :] - steps[:, None]) % side
-        pairs = index[:, None, :, None] * np.int32(side) + factor[None, :, None, :]
-        index = pairs.reshape(len(index) * side, len(index) * side)
-    return first[index].T
 
 
 def _time_varying(protocol: Protocol, rounds: int | None) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Per-example gradients of torch modules."""
+"""Per-example gradients of torch modules.
+
+To follow how they are computed, begin with `objective`.
+"""
 
 from __future__ import annotations
 

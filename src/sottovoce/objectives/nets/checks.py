@@ -19,9 +19,9 @@ from sottovoce.objectives.nets.inputs import Unpacking
 from sottovoce.objectives.nets.losses import PerSampleLoss, fresh_loss, logits, restore_generators
 
 
-def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return random inputs; whole numbers are tokens that every embedding knows, masks hide nothing."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(0)
     tables = (m.num_embeddings for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     known = min(tables, default=2)
     floating = dtype.is_floating_point or dtype.is_complex
@@ -34,9 +34,9 @@ def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype,
     return numbers.to(dtype)
 
 
-def random_targets(outputs: object, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
+def random_targets(outputs: object, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return random targets: numbers in [0, 1), or labels 0 and 1 (0 where there is one class)."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(1)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.rand(shape, generator=g).to(dtype)
     one = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] == 1
@@ -58,15 +58,11 @@ def run_explained(
             raise
         except Exception as error:
             name, layer, args = running[-1]
-            where = (
-                f"layer '{name}' ({type(layer).__name__})"
-                if name
-                else f"the network ({type(layer).__name__})"
-            )
+            where = f"layer '{name}'" if name else "the network"
             raise InvalidInput(
-                f"{where} cannot use an input of {_described(args)}: {first_line(error)}; a record here is "
-                f"{_described(x[0])}, so give records of the shape and type the network takes (first axis: "
-                "one sample), or change the layer."
+                f"{where} ({type(layer).__name__}) cannot use an input of {_described(args)}: "
+                f"{first_line(error)}; a record here is {_described(x[0])}, so give records of the shape and "
+                "type the network takes (first axis: one sample), or change the layer."
             ) from error
         targets = make_targets(outputs)
         try:
@@ -165,15 +161,20 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".;")
 
 
-def output_shape(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...] | None:
-    """Return the shape of the output for one record of this shape and type; None if it cannot be used."""
-    parameter = next(network.parameters())
-    x = random_inputs(network, (1, *shape), dtype).to(parameter.device)
+def outputs_of(network: nn.Module, x: Tensor) -> Any:
+    """Return what a fresh copy of a network gives for random records; None if it cannot use them."""
     try:
         with torch.no_grad(), restore_generators(x.device):
-            return tuple(scores(copy.deepcopy(network)(x)).shape[1:])
+            return copy.deepcopy(network)(x)
     except Exception:  # the first batch raises an error that explains the reason
         return None
+
+
+def output_shape(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...] | None:
+    """Return the shape of the output for one record of this shape and type; None if it cannot be used."""
+    x = random_inputs(network, (1, *shape), dtype).to(next(network.parameters()).device)
+    outputs = logits(outputs_of(network, x))
+    return tuple(outputs.shape[1:]) if torch.is_tensor(outputs) else None
 
 
 def scores(outputs: object) -> Tensor:

@@ -9,6 +9,7 @@ numbers, never on records.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import InvalidInput, SottovoceError
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import checks
 from sottovoce.objectives.nets.float64_sums import add_weighted_rows, row_squares
@@ -113,18 +114,36 @@ class NetworkForms:
 
         return loss_of
 
+    def _gradient(self, row: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of one record by parameter; None where no path leads from loss to parameter."""
+        # one leaf for each parameter: of one for all, every use would have a gradient of the whole row
+        leaves = {name: t.detach().clone().requires_grad_() for name, t in self.named(row).items()}
+        with torch.enable_grad():
+            loss = self._loss_of_one()(leaves, x, y)
+        if not loss.requires_grad:
+            return ()
+        return torch.autograd.grad(loss, [*leaves.values()], allow_unused=True)
+
     def looped_gradients(self, row: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradients (samples, parameters), each from a pass and a copy of its own."""
         rows = row.new_zeros(len(inputs), len(row))
-        for at, (x, y) in enumerate(zip(inputs, targets, strict=True)):
-            # one leaf for each parameter: of one for all, every use would have a gradient of the whole row
-            leaves = {name: t.detach().clone().requires_grad_() for name, t in self.named(row).items()}
-            with torch.enable_grad():
-                loss = self._loss_of_one()(leaves, x, y)
-                if loss.requires_grad:
-                    gradients = torch.autograd.grad(loss, [*leaves.values()], materialize_grads=True)
-                    torch.cat([gradient.flatten() for gradient in gradients], out=rows[at].detach())
+        for out, x, y in zip(rows, inputs, targets, strict=True):
+            for slot, part in zip(self.layout, self._gradient(row, x, y), strict=False):
+                if part is not None:
+                    out[slot.start : slot.stop] = part.flatten()
         return rows
+
+    def reaches_parameters(self, inputs: Tensor, targets: Tensor) -> bool:
+        """Return whether some of these records have a gradient, be it zero, of some parameter."""
+        row = torch.as_tensor(self.start(1)[0], device=self.device)
+        with restore_generators(self.device):
+            try:
+                gradients = (self._gradient(row, x, y) for x, y in zip(inputs, targets, strict=True))
+                return any(part is not None for gradient in gradients for part in gradient)
+            except SottovoceError:
+                raise
+            except Exception:  # a network that does not run on these numbers
+                return True
 
     def mapped_gradients(self, row: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the same by `torch.func`, the records side by side; some modules refuse."""
@@ -165,10 +184,11 @@ class NetworkForms:
         losses = self._losses(steps, theta, inputs, targets)
         squared, used = self._squared_norms(losses)
         weights = clip_weights(squared, clip_norm)
-        weights = torch.where(present.flatten(), weights, torch.zeros_like(weights))
-        bad = ~torch.isfinite(squared)
+        weights = torch.where(present.flatten(), weights, 0.0)
+        # a sum of squares is finite only if all of them are
+        bad = None if math.isfinite(squared.sum().item()) else ~torch.isfinite(squared)
         for stacked in used:
-            stacked.add_weighted(sums, weights, bad if bool(bad.any()) else None)
+            stacked.add_weighted(sums, weights, bad)
         self._forget()
 
     def _losses(self, steps: Trace, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -183,7 +203,7 @@ class NetworkForms:
         if losses.requires_grad:
             torch.autograd.grad(losses, self.anchor, torch.ones_like(losses), allow_unused=True)
         squared = torch.zeros(len(losses), device=self.device, dtype=torch.float64)
-        used = [stacked for stacked in self.copies if stacked.seen]  # the others have no gradient
+        used = [stacked for stacked in self.copies if stacked.held]  # the others have no gradient
         for stacked in used:
             squared += stacked.squared_norms()
         return squared, used
@@ -191,7 +211,7 @@ class NetworkForms:
     def _forget(self) -> None:
         """Drop the last batch and the parameters, of which the layers hold views."""
         for stacked in self.copies:
-            stacked.seen, stacked.weights = [], {}
+            stacked.forget()
 
     def record_bytes(self, steps: Trace, x: Tensor, y: Tensor) -> int:
         """Return the memory that one more record in a batch takes: passes over four random ones and two."""
@@ -200,26 +220,23 @@ class NetworkForms:
             with restore_generators(self.device), _saved_storages() as saved:
                 losses = self._losses(steps, theta, x[None, :samples], y[None, :samples])
             _, used = self._squared_norms(losses)
-            held = (part for stacked in used for seen in stacked.seen for part in seen[1:])
-            total = sum(saved.values()) + sum(part.nbytes for part in held if part is not None)
+            total = sum(saved.values()) + sum(part.nbytes for stacked in used for part in stacked.held)
             self._forget()
             return total
 
         theta = torch.as_tensor(self.start(1), device=self.device)
         return max(1, (of_a_pass(4) - of_a_pass(2)) // 2)
 
-    def random_batch(
-        self, inputs: Tensor, targets: Tensor, samples: int, seed: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """Return random records with the shapes and types of a batch."""
+    def random_inputs(self, inputs: Tensor, samples: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return random inputs of records with the shapes and the type of a batch, or of another type."""
         shape = (samples, *inputs.shape[2:])
-        x = checks.random_inputs(self.evaluation, shape, inputs.dtype, seed).to(self.device)
-        with torch.no_grad():
-            try:
-                outputs = copy.deepcopy(self.evaluation)(x[:1])
-            except Exception:  # a network that only runs in training mode
-                outputs = None
-        y = checks.random_targets(outputs, (samples, *targets.shape[2:]), targets.dtype, seed + 1)
+        return checks.random_inputs(self.evaluation, shape, dtype or inputs.dtype).to(self.device)
+
+    def random_batch(self, inputs: Tensor, targets: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+        """Return random records with the shapes and types of a batch."""
+        x = self.random_inputs(inputs, samples)
+        outputs = checks.outputs_of(self.evaluation, x[:1])  # None of a network that only runs in training
+        y = checks.random_targets(outputs, (samples, *targets.shape[2:]), targets.dtype)
         return x, y.to(self.device)
 
     def random_rows(self, agents: int) -> Tensor:
@@ -297,16 +314,10 @@ class GradientPaths:
 
     def input_type(self, inputs: Tensor) -> torch.dtype:
         """Return the type of inputs that the network takes; whole numbers are tokens or pixels."""
-        forms = self.forms
 
         def runs(kind: torch.dtype) -> bool:
-            x = checks.random_inputs(forms.evaluation, (1, *inputs.shape[2:]), kind).to(forms.device)
-            try:
-                with torch.no_grad(), restore_generators(forms.device):
-                    copy.deepcopy(forms.evaluation)(x)
-            except Exception:
-                return False
-            return True
+            x = self.forms.random_inputs(inputs, 1, kind)
+            return checks.outputs_of(self.forms.evaluation, x) is not None
 
         return self._first_type(("inputs", inputs.shape[2:]), inputs, runs)
 
@@ -316,8 +327,15 @@ class GradientPaths:
                 f"cross_entropy wants whole numbers as labels, got {targets.dtype}; use labels.long(), "
                 "or loss='squared_error' for numbers."
             )
-        key = ("targets", inputs.shape[2:], targets.shape[2:])
-        return self._first_type(key, targets, lambda kind: self._problem(inputs, targets, kind) is None)
+
+        def runs(kind: torch.dtype) -> bool:
+            try:
+                self._run_one(inputs, targets, kind)
+            except InvalidInput:
+                return False
+            return True
+
+        return self._first_type(("targets", inputs.shape[2:], targets.shape[2:]), targets, runs)
 
     def _first_type(self, key: Hashable, tensor: Tensor, fits: Callable[[torch.dtype], bool]) -> torch.dtype:
         """Return the type of the parameters, or for whole numbers the first type that fits."""
@@ -330,24 +348,24 @@ class GradientPaths:
         return self._types[key, tensor.dtype]
 
     def check_records(self, inputs: Tensor, targets: Tensor) -> None:
-        """Raise if one random record of these shapes and types does not go through network and loss."""
-        if (problem := self._problem(inputs, targets, targets.dtype)) is not None:
-            raise problem
+        """Raise unless random records of these shapes and types go through network and loss, and train it."""
+        self._run_one(inputs, targets, targets.dtype)
+        x, y = self.forms.random_batch(inputs, targets, 8)
+        if not self.forms.reaches_parameters(x, y):
+            raise InvalidInput(
+                "the loss does not depend on the trainable parameters of the network, so nothing would be "
+                "learned; use their layers in forward(), without detach() and torch.no_grad()."
+            )
 
-    def _problem(self, inputs: Tensor, targets: Tensor, target_type: torch.dtype) -> InvalidInput | None:
-        """Return why one random record of these shapes does not go through network and loss."""
+    def _run_one(self, inputs: Tensor, targets: Tensor, target_type: torch.dtype) -> None:
+        """Raise if one random record of these shapes does not go through network and loss."""
         forms = self.forms
-        x = checks.random_inputs(forms.evaluation, (1, *inputs.shape[2:]), inputs.dtype).to(forms.device)
 
         def make_targets(outputs: object) -> Tensor:
             return checks.random_targets(outputs, (1, *targets.shape[2:]), target_type).to(forms.device)
 
-        try:
-            with restore_generators(forms.device):
-                checks.run_explained(forms.training, forms.loss, x, make_targets)
-        except InvalidInput as error:
-            return error
-        return None
+        with restore_generators(forms.device):
+            checks.run_explained(forms.training, forms.loss, forms.random_inputs(inputs, 1), make_targets)
 
     @torch.no_grad()  # sums are taken by numpy, which refuses tensors that ask for gradients
     def choose(self, inputs: Tensor, targets: Tensor, clip_norm: float) -> GradientPath:

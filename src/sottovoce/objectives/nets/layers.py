@@ -19,7 +19,7 @@ of float32 numbers are exact, and enlarged by the largest possible rounding erro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +34,8 @@ from sottovoce.objectives.nets.float64_sums import (
     token_squares,
 )
 from sottovoce.objectives.nets.losses import sharing_copy
-from sottovoce.objectives.nets.recurrence import Recurrence, recur
+from sottovoce.objectives.nets.products import products
+from sottovoce.objectives.nets.recurrence import Recurrence, RecurrentInput, recur
 
 _FEW = 16  # roundings in addition to one per position
 _FORMED = 4  # gradients of single samples are kept where they need at most so many times what they come from
@@ -51,22 +52,25 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Seen(NamedTuple):
-    """The inputs and output gradients of one call of a layer, one row per sample."""
-
-    inputs: Tensor
-    gradient: Tensor  # of the layer's output
-    weight_gradient: Tensor | None  # per sample, where it is the smaller form
-
-
 class Stacked:
-    """Base of the stacked copies: weights by agent, and the calls of the backward pass."""
+    """Base of the stacked copies: weights by agent, and what the backward pass says of each sample."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
         self.layer = layer
         self.slots = slots
-        self.seen: list[Seen] = []
         self._room: Tensor | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the last batch and the weights, which are views of rows."""
+        self.weights: dict[str, Tensor] = {}
+        self.seen: list[tuple[Tensor, Tensor]] = []  # inputs and output gradients of the calls of this layer
+        self.formed: tuple[Tensor, Tensor] | None = None  # or gradients of weight and bias, a row per sample
+
+    @property
+    def held(self) -> list[Tensor]:
+        """What is kept for norms and sums beside the inputs; empty without a backward pass."""
+        return [*(self.formed or ()), *(gradient for _, gradient in self.seen)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_room": None}
@@ -80,12 +84,11 @@ class Stacked:
 
     def load(self, theta: Tensor, anchor: Tensor) -> None:
         """Take the weights of every agent from the rows of ``theta`` (views, no copy)."""
-        self.agents = theta.shape[0]
-        self.anchor = anchor
+        self.forget()
+        self.agents, self.anchor = theta.shape[0], anchor
         self.weights = {
             key: theta[:, slot.start : slot.stop].view(-1, *slot.shape) for key, slot in self.slots.items()
         }
-        self.seen = []
 
     def __call__(self, inputs: Tensor) -> Any:
         return _Recorded.apply(self.anchor, inputs, self)
@@ -112,11 +115,30 @@ class Stacked:
         return tensor.reshape(self.agents, -1, *tensor.shape[1:])
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
-        self.seen.append(Seen(inputs, gradient, None))
+        """Keep what norms and sums need of one call."""
+        self.seen.append((inputs, gradient))
 
-    def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, ...]) -> None:
-        """Add the weighted sums of per-sample gradients of weight and bias."""
-        for key, each in zip(("weight", "bias"), rows, strict=True):
+    def keep(self, weight: Tensor, bias: Tensor) -> None:
+        """Keep the per-sample gradients of one call, added to those of earlier calls."""
+        if self.formed is not None:
+            weight, bias = self.formed[0] + weight, self.formed[1] + bias
+        self.formed = weight, bias
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norm of each sample's gradient of this layer, (agents * batch,)."""
+        if self.formed is None:
+            return self.ghost_norms()
+        weight, bias = self.formed
+        squared = row_squares(weight)
+        return squared + row_squares(bias) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        """Add the weighted sum over each batch to this layer's columns; ``bad`` samples count zero."""
+        if self.formed is None:
+            self.add_products(sums, weights, bad)
+            return
+        # the numbers that are added are the ones that were measured
+        for key, each in zip(("weight", "bias"), _without(bad, *self.formed), strict=True):
             if key in self.slots:
                 start = self.slots[key].start
                 add_weighted_rows(sums, start, self.by_agent(weights), self.by_agent(each))
@@ -129,12 +151,12 @@ class Stacked:
         """Return the gradient of the input from that of the output; tokens have none."""
         raise NotImplementedError
 
-    def squared_norms(self) -> Tensor:
-        """Return the squared norm of each sample's gradient of this layer, (agents * batch,)."""
+    def ghost_norms(self) -> Tensor:
+        """Return the squared norms from inputs and output gradients."""
         raise NotImplementedError
 
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        """Add the weighted sum over each batch to this layer's columns; ``bad`` samples count zero."""
+    def add_products(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        """Add the weighted sums from inputs and output gradients."""
         raise NotImplementedError
 
 
@@ -154,40 +176,48 @@ class _Recorded(torch.autograd.Function):
         gradient = gradient.contiguous()
         copy.record(inputs, gradient)
         wanted = ctx.needs_input_grad[1]
-        return torch.zeros_like(copy.anchor), copy.input_gradient(inputs, gradient) if wanted else None, None
+        return None, copy.input_gradient(inputs, gradient) if wanted else None, None
 
 
 class StackedLinear(Stacked):
     """``y = x W_a^T + b_a``; positions between the first and the last axis are summed over."""
 
+    @staticmethod
+    def products(
+        left: Tensor, right: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Return ``left @ right + bias`` of several matrices."""
+        return torch.bmm(left, right, out=out) if bias is None else torch.baddbmm(bias, left, right)
+
     def forward(self, inputs: Tensor) -> Tensor:
         weight, bias = self.weights["weight"], self.weights.get("bias")
         rows = inputs.reshape(self.agents, -1, inputs.shape[-1])
-        out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        out = self.products(rows, weight.mT, None if bias is None else bias[:, None])
         return out.view(*inputs.shape[:-1], -1)
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         rows = gradient.reshape(self.agents, -1, gradient.shape[-1])
-        return torch.bmm(rows, self.weights["weight"]).view(inputs.shape)
+        return self.products(rows, self.weights["weight"]).view(inputs.shape)
 
     def squared_norms(self) -> Tensor:
         x, g = self._positions()
         positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
         if positions > 1 and inputs * outputs <= _FORMED * positions * (inputs + outputs):
             each = self.room(x, len(x), outputs, inputs)
-            torch.bmm(g.mT, x, out=each)
-            each, shift = each.flatten(1), g.sum(1)
-            self.seen = [Seen(x.new_empty(0), shift, each)]  # measured here, added up later: the same numbers
-            squared = row_squares(each)
-            return squared + row_squares(shift) if "bias" in self.slots else squared
-        squared = _matrix_norms(x, g)
-        return squared + _sum_norms(g) if "bias" in self.slots else squared
+            self.products(g.mT, x, out=each)
+            self.formed, self.seen = (each.flatten(1), g.sum(1)), []
+        return super().squared_norms()
 
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        formed = self.seen[0].weight_gradient
-        if formed is not None:
-            self._add_rows(sums, weights, _without(bad, formed, self.seen[0].gradient))
-            return
+    def ghost_norms(self) -> Tensor:
+        x, g = self._positions()
+        if x.shape[1] > 1:
+            squared = _matrix_norms(x, g)
+            return squared + _sum_norms(g) if "bias" in self.slots else squared
+        of_bias = row_squares(g)
+        squared = row_squares(x) * of_bias
+        return squared + of_bias if "bias" in self.slots else squared
+
+    def add_products(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         x, g = _without(bad, *self._positions())
         each = self.by_agent(weights[:, None].expand(-1, x.shape[1]).flatten())
         g, x = (t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x))
@@ -197,18 +227,29 @@ class StackedLinear(Stacked):
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients as (samples, positions, channels), calls laid after one another."""
-        x = [s.inputs.reshape(s.inputs.shape[0], -1, s.inputs.shape[-1]) for s in self.seen]
-        g = [s.gradient.reshape(s.gradient.shape[0], -1, s.gradient.shape[-1]) for s in self.seen]
-        return _joined(x), _joined(g)
+        if len(self.seen) > 1 or self.seen[0][0].ndim != 3:
+            calls = (
+                [t.reshape(t.shape[0], -1, t.shape[-1]) for t in part]
+                for part in zip(*self.seen, strict=True)
+            )
+            x, g = (_joined(part) for part in calls)
+            self.seen = [(x, g)]
+        return self.seen[0]
 
 
-class StackedRecurrence(StackedLinear):
+class StackedRecurrentInput(StackedLinear):
+    """The input's part of a recurrent layer."""
+
+    products = staticmethod(products)
+
+
+class StackedRecurrence(StackedRecurrentInput):
     """The state's part of a recurrent layer: a linear layer whose input is the state before each position."""
 
     def __call__(self, inputs: Tensor) -> Any:
         weight, bias = self.weights["weight"], self.weights.get("bias")
         layer = self.layer
-        return recur(layer.kind, layer.backwards, inputs, weight, bias, self.anchor, self.record)
+        return recur(layer.cell, layer.backwards, inputs, weight, bias, self.anchor, self.record)
 
 
 class StackedConv(Stacked):
@@ -248,30 +289,32 @@ class StackedConv(Stacked):
         positions = gradient.shape[2] * gradient.shape[3]
         outputs, per_patch = self._kernel(0).shape[0] // self.layer.groups, self._kernel(0)[0].numel()
         small = outputs * per_patch <= positions * (outputs + per_patch)
-        weight_gradient = self._each(inputs, gradient, keep=True) if small or self.seen else None
-        if weight_gradient is not None:
+        self.seen.append((inputs, gradient))
+        if small or self.formed is not None or len(self.seen) > 1:
             # the input is not needed again: the small gradients serve both the norm and the sum
-            inputs, gradient = inputs.new_empty(0), gradient.sum((2, 3))
-        self.seen.append(Seen(inputs, gradient, weight_gradient))
+            for x, g in self.seen:
+                self.keep(self._form(x, g), g.sum((2, 3)))
+            self.seen = []
 
-    def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
-        """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
-        groups, step, numbers = self.layer.groups, self._step(gradient), self._kernel(0).numel()
-        if keep:  # a second call in one pass must not write over the first
-            shape = (len(inputs), numbers)
-            whole = inputs.new_empty(shape) if self.seen else self.room(inputs, *shape)
-        norms = []
+    def _form(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        """Return per-sample weight gradients (samples, p D)."""
+        shape = (len(inputs), self._kernel(0).numel())
+        # a second call in one pass must not write over the first
+        whole = self.room(inputs, *shape) if self.formed is None else inputs.new_empty(shape)
+        for rows, patches, g in self._pieces(inputs, gradient):
+            torch.bmm(g, patches.mT, out=whole[rows].view(len(g), g.shape[1], patches.shape[1]))
+        return whole
+
+    def _pieces(self, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Patches (samples * groups, D, positions) and gradients (.., p, positions) of a few samples each."""
+        groups = self.layer.groups
+        numbers = gradient[0, 0].numel() * self._kernel(0)[0].numel() * groups
+        step = max(1, _PATCH_FLOATS // numbers)
         for first in range(0, len(inputs), step):
-            x, g = inputs[first : first + step], gradient[first : first + step]
-            patches = self._patches(x)
-            patches = patches.view(x.shape[0] * groups, -1, patches.shape[-1])
-            g = g.reshape(x.shape[0] * groups, -1, patches.shape[-1])
-            if keep:
-                out = whole[first : first + step].view(len(g), g.shape[1], patches.shape[1])
-                torch.bmm(g, patches.mT, out=out)
-            else:
-                norms.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
-        return whole if keep else torch.cat(norms)
+            rows = slice(first, first + step)
+            patches = self._patches(inputs[rows])
+            patches = patches.view(len(patches) * groups, -1, patches.shape[-1])
+            yield rows, patches, gradient[rows].reshape(len(patches), -1, patches.shape[-1])
 
     def _patches(self, x: Tensor, by_position: bool = False) -> Tensor:
         """(samples, inputs per patch, positions), or the last two the other way round.
@@ -289,33 +332,16 @@ class StackedConv(Stacked):
             return windows.permute(0, 2, 3, 1, 4, 5).reshape(x.shape[0], -1, x.shape[1] * k * m)
         return windows.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * k * m, -1)
 
-    def squared_norms(self) -> Tensor:
-        if len(self.seen) > 1:
-            self._merge()
-        seen = self.seen[0]
-        if seen.weight_gradient is None:
-            squared = self._each(seen.inputs, seen.gradient, keep=False)
-            bias = _sum_norms(seen.gradient.flatten(2).mT)
-        else:  # the numbers that are added up later are the ones measured here
-            squared, bias = row_squares(seen.weight_gradient), row_squares(seen.gradient)
-        return squared + bias if "bias" in self.slots else squared
+    def ghost_norms(self) -> Tensor:
+        inputs, gradient = self.seen[0]
+        groups, pieces = self.layer.groups, self._pieces(inputs, gradient)
+        squared = torch.cat(
+            [_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1) for _, patches, g in pieces]
+        )
+        return squared + _sum_norms(gradient.flatten(2).mT) if "bias" in self.slots else squared
 
-    def _merge(self) -> None:
-        """A layer called several times: add up each sample's gradients."""
-        weight: Any = 0
-        bias: Any = 0
-        for seen in self.seen:
-            each = seen.weight_gradient
-            weight = weight + (self._each(seen.inputs, seen.gradient, keep=True) if each is None else each)
-            bias = bias + (seen.gradient if seen.gradient.ndim == 2 else seen.gradient.sum((2, 3)))
-        self.seen = [Seen(self.seen[0].inputs, bias, weight)]
-
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        seen = self.seen[0]
-        if seen.weight_gradient is not None:
-            self._add_rows(sums, weights, _without(bad, seen.weight_gradient, seen.gradient))
-            return
-        x, g = _without(bad, seen.inputs, seen.gradient)
+    def add_products(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        x, g = _without(bad, *self.seen[0])
         slot = self.slots["weight"]
         for total, *part in zip(sums, *(self.by_agent(t) for t in (x, g, weights)), strict=True):
             self._add_products(total[slot.start : slot.stop].view(self.layer.groups, -1), *part)
@@ -336,30 +362,8 @@ class StackedConv(Stacked):
             wide = patches.reshape(len(patches) * positions, groups, inputs).transpose(0, 1)
             add_weighted_products(total, 0, each, gs.flatten(1, 2), wide)
 
-    def _step(self, gradient: Tensor) -> int:
-        """How many samples are unfolded at a time."""
-        patch_floats = gradient[0, 0].numel() * self._kernel(0)[0].numel() * self.layer.groups
-        return max(1, _PATCH_FLOATS // patch_floats)
 
-
-class _Formed(Stacked):
-    """A copy whose per-sample gradients are formed in the backward pass: measured and added as they are."""
-
-    def keep(self, weight: Tensor, bias: Tensor) -> None:
-        """Keep the per-sample gradients of one call, (samples, ...), added to those of earlier calls."""
-        if self.seen:
-            weight, bias = self.seen[0].inputs + weight, self.seen[0].gradient + bias
-        self.seen = [Seen(weight, bias, None)]
-
-    def squared_norms(self) -> Tensor:
-        squared = row_squares(self.seen[0].inputs)
-        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
-
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
-
-
-class StackedScale(_Formed):
+class StackedScale(Stacked):
     """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
@@ -406,17 +410,17 @@ class StackedEmbedding(Stacked):
 
     def _tokens(self) -> tuple[Tensor, Tensor]:
         size = self.weights["weight"].shape[-1]
-        tokens = _joined([s.inputs.reshape(s.inputs.shape[0], -1) for s in self.seen])
-        g = _joined([s.gradient.reshape(s.gradient.shape[0], -1, size) for s in self.seen])
+        tokens = _joined([inputs.reshape(inputs.shape[0], -1) for inputs, _ in self.seen])
+        g = _joined([gradient.reshape(gradient.shape[0], -1, size) for _, gradient in self.seen])
         if self.layer.padding_idx is not None:
             g = torch.where((tokens == self.layer.padding_idx)[..., None], 0.0, g)
         return tokens, g
 
-    def squared_norms(self) -> Tensor:
+    def ghost_norms(self) -> Tensor:
         tokens, g = self._tokens()
         return _enlarged(token_squares(tokens, g), torch.linalg.vector_norm(g, dim=2))
 
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+    def add_products(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         tokens, g = self._tokens()
         (g,) = _without(bad, g)
         vocabulary, size = self.weights["weight"].shape[1:]
@@ -427,7 +431,7 @@ class StackedEmbedding(Stacked):
         sums[:, slot.start : slot.stop] += table.view(self.agents, -1)
 
 
-class StackedByFunction(_Formed):
+class StackedByFunction(Stacked):
     """Any other layer that keeps samples apart: `torch.func` forms the gradient of each sample."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Slot]) -> None:
@@ -463,6 +467,7 @@ class StackedByFunction(_Formed):
 
 _TWINS: dict[type[nn.Module], type[Stacked]] = {
     nn.Linear: StackedLinear,
+    RecurrentInput: StackedRecurrentInput,
     Recurrence: StackedRecurrence,
     nn.Embedding: StackedEmbedding,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), StackedConv),

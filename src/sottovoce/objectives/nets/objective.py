@@ -1,4 +1,4 @@
-r"""Clipped sums of per-sample gradients for any network, all agents at once.
+r"""Clipped sums of per-sample gradients for modules that treat samples separately, all agents at once.
 
 .. math:: S_a(\theta_a) = \sum_{d \in B_a} \min(1, C / \|g_d\|)\, g_d, \quad g_d = \nabla \ell(\theta_a; d)
 
@@ -57,7 +57,8 @@ class NetObjective:
 
     Parameters
     ----------
-    module : any ``nn.Module`` whose first input axis is the sample. A copy is made.
+    module : an ``nn.Module`` whose first input axis is the sample and that treats samples separately. A copy
+        is made.
     loss : ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, ``"absolute_error"``, or a
         function ``(outputs, targets) -> (samples,)``, such as losses of torch with ``reduction="none"``.
     clip_norm : C; ``inf`` for no clipping.
@@ -226,11 +227,13 @@ class NetObjective:
         return theta.shape[0], inputs.shape[1]
 
     def prepared(self, data: AgentData) -> AgentData:
-        """Return the agents' records in the form `query` takes."""
+        """Return the agents' records in the form `query` takes, whose shapes network and loss must take."""
         if not isinstance(data, AgentData):
             raise DataError(
                 f"a network takes AgentData, tensors with one part per agent, got {type(data).__name__}."
             )
+        one = (torch.zeros(1, 1, *shape, dtype=dtype) for shape, dtype in data.like)
+        self.paths.check_records(*self.paths.typed(*one))
         return data
 
     def query(self, data: AgentData) -> NetQuery:

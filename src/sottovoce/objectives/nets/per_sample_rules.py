@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives.nets.losses import restore_generators
 from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
-from sottovoce.objectives.nets.recurrence import Recurrence
+from sottovoce.objectives.nets.recurrence import Recurrence, RecurrentInput
 
 _MOST_ROWS = 32  # of a test, fewer where they would hold more numbers than this together
 _NUMBERS = 4096
@@ -112,7 +112,7 @@ def _layers(names: str) -> tuple[type[nn.Module], ...]:
 
 RANDOM_MODULES = _layers("RReLU Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout")
 MODULES = frozenset([
-    Recurrence, QuickMish, WindowMaxima, *RANDOM_MODULES,
+    RecurrentInput, Recurrence, QuickMish, WindowMaxima, *RANDOM_MODULES,
     *_layers("""Identity ReLU ReLU6 LeakyReLU ELU SELU CELU GELU SiLU Mish Softplus Softsign Hardtanh
         Hardswish Hardsigmoid Hardshrink Softshrink Tanhshrink Threshold LogSigmoid Sigmoid Tanh Embedding
         Softmax LogSoftmax Softmin Softmax2d GLU Flatten Unflatten Linear LayerNorm RMSNorm GroupNorm PReLU

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from sottovoce.objectives.nets.layers import Slot
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.quick_layers import QuickMish, WindowMaxima
-from sottovoce.objectives.nets.recurrence import Recurrence
+from sottovoce.objectives.nets.recurrence import Recurrence, RecurrentInput
 
 _SECOND_AXIS = "the last states of a recurrent layer have the samples on the second axis"
 
@@ -152,10 +152,14 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _linear(
-    weight: Tensor, bias: Tensor | None, trains: bool | None = None, bias_trains: bool | None = None
-) -> nn.Linear:
+    weight: Tensor,
+    bias: Tensor | None,
+    trains: bool | None = None,
+    bias_trains: bool | None = None,
+    kind: type[nn.Linear] = nn.Linear,
+) -> Any:
     """Return a linear layer over these weights, which it shares; it trains what they train, unless told."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer = kind(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight.detach(), weight.requires_grad if trains is None else trains)
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach(), bias.requires_grad if bias_trains is None else bias_trains)
@@ -202,12 +206,13 @@ class SplitRecurrent(nn.Module):
         self.directions = 2 if layer.bidirectional else 1
         self.has_memory = type(layer) is nn.LSTM
         kind = layer.nonlinearity if isinstance(layer, nn.RNN) else type(layer).__name__.lower()
+        parts: Any = layer._parameters
         for name in self._names():
-            parts: Any = layer._parameters
-            added = _linear(parts[f"weight_ih_{name}"], parts.get(f"bias_ih_{name}"))
-            own, bias = parts[f"weight_hh_{name}"], parts.get(f"bias_hh_{name}")
+            added = _linear(parts[f"weight_ih_{name}"], parts.get(f"bias_ih_{name}"), kind=RecurrentInput)
+            own = _linear(parts[f"weight_hh_{name}"], parts.get(f"bias_hh_{name}"), kind=Recurrence)
+            own.cell, own.backwards = kind, name.endswith("_reverse")
             self.add_module(f"ih_{name}", added)
-            self.add_module(f"hh_{name}", Recurrence(kind, own, bias, name.endswith("_reverse")))
+            self.add_module(f"hh_{name}", own)
 
     def _names(self) -> list[str]:
         ends = ["", "_reverse"][: self.directions]

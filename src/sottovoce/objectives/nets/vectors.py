@@ -135,32 +135,20 @@ def _floor(typing_context, x):
     return x(x), code
 
 
-def _arithmetic(symbol: Any, name: str) -> None:
+def _lift(symbol: Any, name: str) -> None:
+    """Let an operator take two vectors, or a vector and a number; ``name`` is that of LLVM, or the sign."""
+
     @intrinsic
     def apply(typing_context, one, other):
         def code(context, builder, signature, args):
+            if not name.isalpha():
+                return builder.fcmp_ordered(name, *args)
             if one.kind == "int32":
                 return getattr(builder, name)(*args)
             return getattr(builder, f"f{name}")(*args, flags=_FLAGS)
 
-        return one(one, one), code
-
-    _lift(symbol, apply)
-
-
-def _comparison(symbol: Any, sign: str) -> None:
-    @intrinsic
-    def apply(typing_context, one, other):
-        def code(context, builder, signature, args):
-            return builder.fcmp_ordered(sign, *args)
-
-        return Vector("mask", one.lanes)(one, one), code
-
-    _lift(symbol, apply)
-
-
-def _lift(symbol: Any, apply: Any) -> None:
-    """Let an operator take two vectors, or a vector and a number."""
+        result = one if name.isalpha() else Vector("mask", one.lanes)
+        return result(one, one), code
 
     @overload(symbol)
     def operation(one, other):
@@ -172,15 +160,9 @@ def _lift(symbol: Any, apply: Any) -> None:
         return None
 
 
-for _symbol, _name in (
-    (operator.add, "add"),
-    (operator.sub, "sub"),
-    (operator.mul, "mul"),
-    (operator.truediv, "div"),
-):
-    _arithmetic(_symbol, _name)
-for _symbol, _name in ((operator.lt, "<"), (operator.ge, ">="), (operator.eq, "==")):
-    _comparison(_symbol, _name)
+_OPERATORS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "lt": "<", "ge": ">=", "eq": "=="}
+for _symbol, _name in _OPERATORS.items():
+    _lift(getattr(operator, _symbol), _name)
 
 
 @njit(inline="always")

@@ -8,9 +8,7 @@ text here, so that the page has nothing to compute.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
@@ -308,7 +306,7 @@ class ExplorerModel:
             },
             "useful": {"verdict": use.verdict, "words": use.sentence},
             "noise": number(float(self.setting.noise), "noise"),
-            "error": None if use.error is None else number(float(math.hypot(use.error, use.bias))),
+            "error": None if use.off is None else number(use.off),
             "cost": f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages{size}",
             "notes": missing_links(network, protocol),
             "by_hand": self.savable,
@@ -319,16 +317,8 @@ class ExplorerModel:
         """Whether a plan file can say this plan: an agreement of training has no plan file."""
         return self.opened is None or self.plan.query_kind == "value" or self.opened.tables is not None
 
-    def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
-        """Return what a coalition learns of everybody: one row per node, and the whole in a sentence.
-
-        Parameters
-        ----------
-        observers : one node, or several that collude.
-        rounds : after so many rounds instead of the plan's own.
-        """
-        if rounds is not None and self.at(rounds) is not self:
-            return self.at(rounds).view(observers)
+    def view(self, observers: Iterable[int]) -> dict[str, Any]:
+        """Return what a coalition learns of everybody: one row per node, and the whole in a sentence."""
         who = tuple(sorted(set(observers)))
         if len(who) >= self.network.n:
             raise InvalidInput("Everybody colludes, so nobody is left to protect; let fewer collude.")
@@ -337,7 +327,7 @@ class ExplorerModel:
     def views(self, groups: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
         """Return `view` of several coalitions; their epsilons are computed together."""
         delta, ratio = self.setting.delta, self._ratio
-        looked, curves, mus = [], [], []
+        looks, curves, mus = [], [], [np.zeros(0)]
         for who in groups:
             each, formula = account_each(self.plan, who), self._published(who)
             if ratio is not None and all(g.label == "exact" and g.curve.is_gaussian for g in each.values()):
@@ -345,18 +335,13 @@ class ExplorerModel:
                 shares[list(each)] = [(g.mu / ratio) ** 2 for g in each.values()]
             else:
                 shares = self._shares(who)
-            looked.append((who, each, shares, formula))
+            looks.append((who, each, shares, formula))
             curves += [stated.curve for stated in each.values()]
             if formula is not None and ratio is not None:
                 mus.append(ratio * np.sqrt(np.maximum(formula[list(each)], 0.0)))
         exact = iter(_epsilons(curves, delta))
-        printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist() if mus else ())
-        views = []
-        for who, each, shares, formula in looked:
-            losses = {u: next(exact) for u in each}
-            formulas = {u: next(printed) for u in each} if formula is not None and mus else {}
-            views.append(self._shown(who, each, shares, formula, losses, formulas))
-        return views
+        printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist())
+        return [self._shown(*look, exact, printed) for look in looks]
 
     def _shown(
         self,
@@ -364,11 +349,11 @@ class ExplorerModel:
         each: Mapping[int, Guarantee],
         shares: np.ndarray,
         formula: np.ndarray | None,
-        losses: Mapping[int, float],
-        printed: Mapping[int, float],
+        exact: Iterator[float],
+        printed: Iterator[float],
     ) -> dict[str, Any]:
-        """Return a view as the page shows it, from its guarantees, shares and epsilons."""
-        names = self.names
+        """Return a view as the page shows it; the next epsilons are those of its guarantees, in order."""
+        names, losses = self.names, {u: next(exact) for u in each}
         rows: list[dict[str, Any]] = [{"name": name, "looks": True, **_NOTHING} for name in names]
         for u, stated in each.items():
             share = float(shares[u])
@@ -382,14 +367,13 @@ class ExplorerModel:
                 "words": wording.learned(share, stated.best_guess),
                 "determined": share > 1 - DETERMINED,
                 "published": "–" if formula is None else fixed(float(formula[u])),
-                "published_epsilon": fixed(printed.get(u)),
+                "published_epsilon": "–" if formula is None else fixed(next(printed)),
             }
         looking = " and ".join(names[v] for v in who)
         learns = f"{looking} together learn" if len(who) > 1 else f"{looking} learns"
-        known = [u for u in each if rows[u]["determined"]]
         computes = "can compute nobody's noisy value"
-        if known:
-            *first, last = [names[u] for u in known]
+        if known := [row["name"] for row in rows if row["determined"]]:
+            *first, last = known
             computes = f"can compute the noisy value of {' and '.join([', '.join(first), last][not first :])}"
         mixed = self._combined(who)
         order = sorted(each, key=lambda u: (losses[u], shares[u]))
@@ -407,23 +391,16 @@ class ExplorerModel:
             "looking": looking,
             "summary": summary,
             "computes": f"{looking} {computes}" + (f", and {mixed}." if mixed else "."),
-            "known": known,
             "worst": worst,
             "typical": typical,
-            "mean": fixed(float(np.mean([shares[u] for u in each])), "share"),
         }
 
     def matrix(self) -> dict[str, Any]:
         """Return who learns what of whom: shares as text and as numbers, ``[user][observer]``."""
         shares = np.array([self._shares((v,)) for v in range(self.network.n)]).T.tolist()
-        values = [
-            [None if u == v else round(min(share, 1.0), 4) for v, share in enumerate(row)]
-            for u, row in enumerate(shares)
-        ]
-        shown = [
-            ["–" if u == v else fixed(x, "share") for v, x in enumerate(row)] for u, row in enumerate(shares)
-        ]
-        return {"values": values, "shown": shown}
+        rows = [[None if u == v else share for v, share in enumerate(row)] for u, row in enumerate(shares)]
+        values = [[None if share is None else round(min(share, 1.0), 4) for share in row] for row in rows]
+        return {"values": values, "shown": [[fixed(share, "share") for share in row] for row in rows]}
 
     def course(self, observers: Iterable[int]) -> dict[str, Any]:
         """Return the worst and the mean share against rounds, beside the formula's mean."""
@@ -454,9 +431,9 @@ class ExplorerModel:
         if not self.savable:
             raise ConfigError("An agreement of training has no plan file: its records stay with the members.")
         chosen, opened, plan = self.setting, self.opened, self.plan
-        tables: dict[str, Any] = {} if opened is None or opened.tables is None else dict(opened.tables)
+        tables: dict[str, Any] = {"version": 1, "title": "From the explorer"}
+        tables |= (opened.tables or {}) if opened is not None else {}
         unchanged = opened is not None and chosen == opened.setting
-        tables = {"version": 1, "title": tables.get("title") or "From the explorer"} | tables
         if chosen.edges is not None or chosen.graph is not None:
             tables["network"] = {"graph": chosen.graph if chosen.edges is None else _edge_list(chosen.edges)}
         elif "network" not in tables:  # an agreement of averages
@@ -491,7 +468,11 @@ class ExplorerModel:
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
-        if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.single_averaging:
+        if (
+            self.protocol.name not in PUBLISHED_FOR
+            or not self.plan.observation.single_averaging
+            or self._ratio is None
+        ):
             return None
         if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
             return None  # the formula is for one noise for all
@@ -517,7 +498,7 @@ class ExplorerModel:
         known = sorted(gossip_attack(protocol, who).combinations, key=lambda c: len(c.coefficients))
         if not known:
             return ""
-        texts = [re.sub(r"\bx(\d+)\b", lambda m: self.names[int(m[1])], str(one)) for one in known[:3]]
+        texts = [one.named(self.names) for one in known[:3]]
         more = f" and {len(known) - 3} more" if len(known) > 3 else ""
         kinds = "combination" if len(known) == 1 else "combinations"
         return f"{len(known)} {kinds} of the others ({'; '.join(texts)}{more})"

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,16 +23,11 @@ from sottovoce import __version__
 from sottovoce.errors import MissingDependency, SottovoceError
 from sottovoce.report import figures
 from sottovoce.report.explorer.model import PAIRS, ExplorerModel, ExplorerSettings, answered, offline
+from sottovoce.report.rendering import environment
 
 if TYPE_CHECKING:
     from bokeh.models import ColumnDataSource
     from bokeh.plotting import figure
-
-GRAPHS = (
-    "florentine karate path:8 ring:16 grid:4:4 torus:4:4 complete:8 star:9 hypercube:4 exponential:16 "
-    "regular:24:4:seed=1 er:40:1.5:seed=3 geometric:40:0.3:seed=1 small_world:40:4:0.1:seed=1"
-).split()
-PROTOCOLS = ("gossip", "chebyshev", "fresh-noise", "randomized", "tree", "exchange", "masked")
 
 
 def live_page(model: ExplorerModel, nonce: str) -> str:
@@ -48,54 +42,37 @@ def offline_page(model: ExplorerModel, progress: Callable[[int], None] | None = 
 
 
 def _page(data: Mapping[str, Any], *, nonce: str) -> str:
-    import jinja2
     import markupsafe
 
-    _require_bokeh()
+    if find_spec("bokeh") is None:
+        raise MissingDependency(
+            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
+        )
     from bokeh.embed import json_item
 
     plots = {"graph": json_item(_network_plot()), "course_plot": json_item(_course_plot())}
-    filled = {**data, **plots, "palette": _palette(64)}
-    folder = Path(__file__).parent / "templates"
+    templates, scene = environment(), data["scene"]
     # inside <script> only "</" and "<!--" could end it, and JSON may spell them otherwise
-    written = json.dumps(filled, allow_nan=False).replace("<", "\\u003c")
-    script = (folder / "explorer.js").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    scene = data["scene"]
-    return environment.get_template("explorer.html").render(
+    written = json.dumps({**data, **plots, "palette": _palette(64)}, allow_nan=False).replace("<", "\\u003c")
+    graph = scene["graph"] if len(scene["graph"]) <= 40 else "a drawn graph"
+    return templates.get_template("explorer.html").render(
         live=data["live"],
         pairs=data.get("pairs"),
-        title=scene["title"] or f"What each participant of {_short(scene['graph'])} learns",
-        graphs=GRAPHS,
-        protocols=PROTOCOLS,
+        title=scene["title"] or f"What each participant of {graph} learns",
         scale=_palette(8),
         version=__version__,
         nonce=markupsafe.Markup(f' nonce="{nonce}"') if nonce else "",
         bokeh=markupsafe.Markup(_bokeh()),
         data=markupsafe.Markup(written),
-        script=markupsafe.Markup(script),
+        script=markupsafe.Markup(templates.get_template("explorer.js").render()),
     )
-
-
-def _short(graph: str) -> str:
-    return graph if len(graph) <= 40 else "a drawn graph"
-
-
-def _require_bokeh() -> None:
-    if find_spec("bokeh") is None:
-        raise MissingDependency(
-            "The explorer draws with Bokeh, which is not installed; pip install 'sottovoce[explore]'."
-        )
 
 
 def _bokeh() -> str:
     """Return Bokeh's own script, which it ships, as text that no closing tag can end early."""
     from bokeh.resources import INLINE
 
-    resources = INLINE.clone(components=["bokeh"])
-    return "\n".join(resources.js_raw).replace("</script", "<\\/script")
+    return "\n".join(INLINE.clone(components=["bokeh"]).js_raw).replace("</script", "<\\/script")
 
 
 def _palette(count: int) -> list[str]:

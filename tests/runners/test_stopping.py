@@ -12,7 +12,7 @@ from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.objectives import GLM
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.runners.divergence import DivergenceCheck
+from sottovoce.runners.stopping import DivergenceCheck
 
 
 def scores(rmse, trivial=1.0):

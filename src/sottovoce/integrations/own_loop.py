@@ -27,13 +27,14 @@ from sottovoce.algorithms.optimizers import RateTable
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.batch_loaders import BatchLoader, loader_batch_size, loader_dataset
 from sottovoce.errors import BudgetExceeded, InvalidInput
-from sottovoce.estimators.fitting import PreparedFit, Sites, prepare
+from sottovoce.estimators.fitting import Sites, prepare
 from sottovoce.estimators.schedulers import FIXED
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.models.adapters import Loss
-from sottovoce.models.saved import Fitted
+from sottovoce.models.fitted import Fitted
+from sottovoce.models.prepared import PreparedFit
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives.nets.gradient_path import flatten
 from sottovoce.runners.run import PlanRun
@@ -41,6 +42,7 @@ from sottovoce.runners.run import PlanRun
 if TYPE_CHECKING:
     import networkx
 
+_ANCHOR = torch.zeros((), requires_grad=True)  # makes autograd run backward; its own gradient is never set
 LOOP = "the loop neither publishes losses or outputs of private batches nor lets them steer training"
 _OTHER_LOSS = (
     "this loss is not the criterion of make_private alone, so one record's influence on it is not bounded; "
@@ -147,6 +149,7 @@ def make_private(
         simulated=isinstance(rng, np.random.Generator),
         options=options,
         notes=[LOOP],
+        caller=make_private,
     )
     running = PlanRun(
         prepared.plan,
@@ -272,7 +275,8 @@ class _LoopState:
         self.running.advance(done + 1)
         self.backward_done = False
         rows = self.running.rows
-        self.row = rows[0] if bool((rows == rows[0]).all()) else rows.mean(axis=0).astype(rows.dtype)
+        alike = len(rows) == 1 or bool((rows == rows[0]).all())
+        self.row = rows[0] if alike else rows.mean(axis=0).astype(rows.dtype)
         with torch.no_grad():
             parts = torch.split(torch.as_tensor(self.row), [parameter.numel() for parameter in self.trained])
             for parameter, values in zip(self.trained, parts, strict=True):
@@ -285,8 +289,16 @@ class _LoopState:
         x, y, present = data.gather_ahead(mechanism.batches.draw(places, self.running.done, 0), list(places))
         objective, layout = self.prepared.adapter.objective, self.prepared.adapter.layout
         inputs, targets = objective.paths.typed(x, y)
-        rows = inputs[present]
-        return (rows if layout is None else layout.unpack(rows)), targets[present]
+        at = present.flatten().nonzero()[:, 0]
+        rows, labels = (part.flatten(0, 1).index_select(0, at) for part in (inputs, targets))
+        return (rows if layout is None else layout.unpack(rows)), labels
+
+
+def _of_tensors(function: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    """Return outputs with ``function`` of each tensor in its place."""
+    if torch.is_tensor(outputs):
+        return function(outputs)
+    return pytree.tree_map(lambda leaf: function(leaf) if torch.is_tensor(leaf) else leaf, outputs)
 
 
 class PrivateModule(nn.Module):
@@ -302,11 +314,7 @@ class PrivateModule(nn.Module):
             return self.module(*inputs, **named)
         with torch.no_grad():
             outputs = self.module(*inputs, **named)
-        anchor = torch.zeros((), requires_grad=True)
-        return pytree.tree_map(
-            lambda leaf: _Output.apply(anchor, leaf, self._forget) if torch.is_tensor(leaf) else leaf,  # type: ignore[no-untyped-call]
-            outputs,
-        )
+        return _of_tensors(lambda leaf: _Output.apply(_ANCHOR, leaf, self._forget), outputs)  # type: ignore[no-untyped-call]
 
 
 class PrivateCriterion:
@@ -319,14 +327,14 @@ class PrivateCriterion:
         """Return the mean loss of the batch; of an empty one, zero."""
         state = self._state
         with torch.no_grad():
-            plain = pytree.tree_map(lambda leaf: leaf.detach() if torch.is_tensor(leaf) else leaf, outputs)
+            plain = _of_tensors(Tensor.detach, outputs)
             losses = state.prepared.adapter.objective.loss(plain, targets)
         value = losses.cpu().double().mean() if len(losses) else torch.zeros((), dtype=torch.float64)
 
         def done() -> None:
             state.backward_done = True
 
-        loss: Tensor = _Loss.apply(torch.zeros((), requires_grad=True), value, done)  # type: ignore[no-untyped-call]
+        loss: Tensor = _Loss.apply(_ANCHOR, value, done)  # type: ignore[no-untyped-call]
         return loss
 
 

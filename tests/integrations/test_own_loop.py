@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sottovoce as sv
 from sottovoce.errors import BudgetExceeded, InvalidInput, SottovoceError
-from sottovoce.models.adapters import SIMULATED
+from sottovoce.models.prepared import SIMULATED
 
 X, Y = circles(240)
 DATA = TensorDataset(torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(Y))
@@ -186,6 +186,7 @@ LOADER = DataLoader(DATA, 60)
         ((NET, SGD, LOADER), {"epochs": 0}, "epochs must be"),
         ((NET, SGD, LOADER), {"network": "ring:4", "algorithm": "dp-dinno"}, "one per site and step"),
         ((NET, SGD, LOADER), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm"),
+        ((NET, SGD, LOADER), {"aceppt": ()}, "make_private has no option 'aceppt' .*mean 'accept'"),
         ((NET, SGD, DataLoader(DATA, 60, sampler=list(range(5)))), {}, "same chance"),
         ((nn.Flatten(), SGD, LOADER), {}, "parameters of this model"),
         ((mlp(3), None, LOADER), {}, "cannot use an input of shape"),
