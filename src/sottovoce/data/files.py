@@ -27,6 +27,7 @@ from sottovoce.errors import DataError, MissingDependency
 MissingRows = Literal["refuse", "drop"]
 StrPath = str | os.PathLike[str]
 TABLE_FORMATS = (".csv", ".tsv", ".arff", ".parquet")
+MAX_WORD = 131_072  # characters of one value; the limit of the csv module can be moved by any library
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _DATE = re.compile(r"\d{4}-\d\d")
@@ -96,6 +97,8 @@ def read_columns(path: StrPath) -> dict[str, list[str]]:
     for number, row in rows:
         if len(row) != len(header):
             raise DataError(f"{path}, line {number}: expected {len(header)} values, got {len(row)}.")
+        if max(map(len, row)) > MAX_WORD:
+            raise DataError(f"{path}, line {number}: a value is above the limit of {MAX_WORD:,} characters.")
     return {word: [row[i].strip() for _, row in rows] for i, word in enumerate(header)}
 
 
@@ -124,6 +127,7 @@ def _read_arff(path: Path) -> dict[str, np.ndarray]:
     """Read an ARFF table of numbers, dates and names."""
     from scipy.io import arff
 
+    limit = csv.field_size_limit()
     with text_lines(path) as lines:
         try:
             rows, about = arff.loadarff(lines)
@@ -131,6 +135,8 @@ def _read_arff(path: Path) -> dict[str, np.ndarray]:
             raise DataError(
                 f"{path.name} is not a readable ARFF table of numbers, dates and names: {problem}."
             ) from None
+        finally:
+            csv.field_size_limit(limit)  # scipy raises the limit of the whole process
     columns = {name: rows[name] for name in about.names()}
     return {
         name: np.char.decode(values, "utf-8").astype(object) if values.dtype.kind == "S" else values
