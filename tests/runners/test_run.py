@@ -7,6 +7,7 @@ import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 from sottovoce.runners.run import PlanRun
 from sottovoce.runners.stopping import EarlyStopping
@@ -43,6 +44,28 @@ def test_on_step_sees_every_step_and_changes_nothing():
     assert list(seen) == list(range(1, 13))
     assert np.array_equal(seen[12], result.outputs["rows"])
     assert np.array_equal(seen[12], plan.run(data, generator()).outputs["rows"])
+
+
+@pytest.mark.parametrize("by", ["on_step", "on_evaluation"])
+def test_protected_rows_are_shown_once_however_often_a_run_is_interrupted(by, tmp_path):
+    """A step that is done again after a crash draws new noise: two versions of it would be two releases."""
+    plan, data = training()
+    shown = []
+
+    def show(step, rows_or_scores):
+        shown.append(step)
+        if len(shown) in (4, 8, 9):
+            raise KeyboardInterrupt
+
+    options = {"checkpoint": tmp_path / "c", "every": 3 if by == "on_step" else 1, by: show}
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            plan.run(data, ProtectiveNoise(), **options)
+    plan.run(data, ProtectiveNoise(), **options)
+    # what is tried on the starting rows, or the saved step, before a charge holds no new noise
+    assert sorted(set(shown)) == list(range(13))
+    released = [step for k, step in enumerate(shown) if k not in (0, 4, 8, 9)]
+    assert released == sorted(set(released)), shown
 
 
 def test_a_run_stops_where_the_history_stops_improving():

@@ -145,7 +145,9 @@ class PlanRun:
     lifetime budget. By then the data have been prepared, the checkpoint's index has been read and compared
     with this run, its folder has been written to, and evaluation and callbacks have been tried on the
     starting rows: what fails there costs nothing. The saved rows are read after the charge; a run that goes
-    on from its ``checkpoint`` is not charged again.
+    on from its ``checkpoint`` is not charged again. Steps after the last checkpoint are then done again with
+    new noise, and what they drew before was shown to nobody: protected rows are saved before callbacks,
+    evaluations or the caller get them, which with ``on_step`` means a checkpoint after every step.
     All steps of the plan are charged, also if fewer are taken: early stopping reads the history alone, which
     holds released rows and scores on public records, so it costs nothing and saves nothing.
 
@@ -316,13 +318,15 @@ class PlanRun:
 
         def after(k: int, state: State[Any, Any]) -> None:
             self.done, self._state = k + 1, state
+            stops = self.done % self._stretch == 0 or self.done == self.plan.steps
+            # first saved, then shown: a step that is done again after a crash has been released once
+            if stops or (self._on_step is not None and self.random.protective):
+                self._save()
             if self._on_step is not None:
                 self._on_step(self.done, self.rows)
-            if self.done % self._stretch == 0 or self.done == self.plan.steps:
-                if self.evaluating or self.cluster.size == 1:
-                    rows = self.cluster.gather(self.rows, self.plan.n)
-                    self.cluster.agree("the run", lambda: self._record(rows), failing="stopped")
-                self._save()
+            if stops and (self.evaluating or self.cluster.size == 1):
+                rows = self.cluster.gather(self.rows, self.plan.n)
+                self.cluster.agree("the run", lambda: self._record(rows), failing="stopped")
             if show is not None:
                 show(self.done, self._history[-1] if self._history else {})
 
