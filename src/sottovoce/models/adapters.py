@@ -205,10 +205,10 @@ def _adapt_network(
         return x, y
 
     test = None
-    if (public := records.test) is not None:
-        inputs, labels = public.inputs, public.targets
-        if public.dataset is not None:
-            items = [split_item(public.dataset[i], label) for i in range(len(public.dataset))]
+    if (tested := records.test) is not None:
+        inputs, labels = tested.inputs, tested.targets
+        if tested.dataset is not None:
+            items = [split_item(tested.dataset[i], label) for i in range(len(tested.dataset))]
             inputs = stack_items([x for x, _ in items])
             labels = np.array([np.asarray(y) for _, y in items])
         test = (pack(inputs), encoded(labels))
@@ -400,8 +400,8 @@ def _adapt_linear(
         intercept=intercept,
         feature_norm=math.sqrt(square + intercept),
     )
-    if (public := records.test) is not None:
-        test = (_features(public.inputs, intercept), linear_labels(target, public.targets))
+    if (tested := records.test) is not None:
+        test = (_features(tested.inputs, intercept), linear_labels(target, tested.targets))
         adapter.evaluate = _linear_evaluation(model, target, *test)
     return adapter
 

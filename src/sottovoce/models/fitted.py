@@ -83,12 +83,12 @@ class Fitted(NotebookDisplay):
 
     @property
     def history(self) -> list[Mapping[str, Any]]:
-        """What was measured along the way, on public records."""
+        """What was measured along the way: on public records, or on held-out ones accepted by name."""
         return list(self.result.history)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """What was measured at the end, on public records."""
+        """What was measured at the end: on public records, or on held-out ones accepted by name."""
         return self.result.metrics
 
     @property

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce._format import number, percent
 from sottovoce._io import atomic_write, to_jsonable
+from sottovoce.accounting.wording import uncharged
 from sottovoce.data.tables import Columns
 from sottovoce.errors import DataError
 from sottovoce.models.architecture import described_module, rebuilt_module
@@ -112,7 +113,9 @@ def _card(fitted: Fitted, stored: Mapping[str, Any]) -> str:
         for name, value in fitted.metrics.items()
         if isinstance(value, float)
     ]
-    measured = ["## Scores", "On public records:", "\n".join(scores)] if scores else []
+    held_out = uncharged("held-out score") in fitted.privacy.assumptions
+    whose = "private records that were held out, which no guarantee covers" if held_out else "public records"
+    measured = ["## Scores", f"On {whose}:", "\n".join(scores)] if scores else []
     use = ["import sottovoce as sv", f'fitted = sv.load_model("."{module})', 'fitted.predict("new.csv")']
     parts = [
         f"# {fitted.kind[:1].upper()}{fitted.kind[1:]} fitted by Sottovoce",

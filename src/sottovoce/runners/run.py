@@ -128,7 +128,7 @@ class PlanRun:
     cluster : the ranks that share the run; None for this process alone.
     start : (dim,) or (n, dim) public starting point; by default the plan's own.
     evaluate : ``evaluate(rows)`` fills the history; what it reads from private records is not charged. By
-        default the plan's own metrics, on public records, when ``every`` is given.
+        default the plan's own metrics, on its test records, when ``every`` is given.
     every : evaluate, report and save after so many steps; by default a fiftieth of the run.
     checkpoint : folder; a run that was interrupted goes on from it to the same bytes.
     on_step : called with (step, output rows of the agents here) after every step.
@@ -149,7 +149,8 @@ class PlanRun:
     new noise, and what they drew before was shown to nobody: protected rows are saved before callbacks,
     evaluations or the caller get them, which with ``on_step`` means a checkpoint after every step.
     All steps of the plan are charged, also if fewer are taken: early stopping reads the history alone, which
-    holds released rows and scores on public records, so it costs nothing and saves nothing.
+    holds what is shown anyway, so it costs nothing and saves nothing. (Scores on private records that were
+    held out are shown where the caller accepted it by name, and no guarantee covers them.)
 
     Raises
     ------

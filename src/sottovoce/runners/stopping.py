@@ -1,4 +1,4 @@
-"""Reasons to end a run before its last step: no more improvement, or divergence; only public values count."""
+"""Reasons to end a run early: no more improvement, or divergence; only what is shown anyway counts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DivergenceCheck:
 
     Guarantees
     ----------
-    Only released rows and scores on test records are read, so stopping a run costs no privacy.
+    Only released rows and the scores that a run shows anyway are read, so stopping a run tells nothing more.
     """
 
     def __init__(self) -> None:
