@@ -285,7 +285,7 @@ def test_what_is_accepted_by_name_stands_in_the_statement(tmp_path):
     assert "accepted" not in bounded.privacy.statement(1e-5)
 
 
-def test_a_data_set_that_read_its_records_says_so():
+def test_a_data_set_that_read_its_records_says_so(tmp_path):
     X, y = circles(80)
     data = sv.data.Dataset("two", 3 * X, y).standardized().split(0.25, rng())
     options = {"network": "path:2", "steps": 2, "rng": rng(), **BUDGET}
@@ -296,6 +296,17 @@ def test_a_data_set_that_read_its_records_says_so():
     scored = fit(mlp(), data, accept=["standardize", "held-out score"], **options)
     assert "loss" in scored.metrics
     assert "held out" in scored.privacy.statement(1e-5)
+    card = (scored.save(tmp_path / "model") / "README.md").read_text()
+    assert "On private records that were held out, which no guarantee covers:" in card
+    assert "On public records:" not in card
+
+
+def test_observers_who_get_the_model_are_no_observers_of_rows_alone():
+    """The mean of all rows holds the last releases of nodes that are too far from the observer."""
+    options = {"algorithm": "dp-dsgd", "network": "path:6", "steps": 8, "rng": rng(), "delta": 1e-5}
+    with pytest.raises(InvalidInput, match="a fit hands out the model of all nodes"):
+        fit("logistic", circles(120), epsilon=2.0, observer=0, user=5, view="pairwise", **options)
+    assert fit("logistic", circles(120), epsilon=2.0, **options).privacy.label == "ldp"
 
 
 def test_tokens_and_a_mask_by_name_or_by_place(tmp_path):

@@ -11,8 +11,10 @@ from typing import Any, Unpack
 
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.question import ONLY_ROWS_SENT
 from sottovoce.accounting.wording import uncharged
 from sottovoce.algorithms.plan import Plan
+from sottovoce.errors import InvalidInput
 from sottovoce.models.adapters import ModelAdapter
 from sottovoce.models.fitted import Fitted
 from sottovoce.noise.run_randomness import RandomSource
@@ -29,7 +31,8 @@ class PreparedFit:
     """A model, its records and the plan that trains it, before anything is charged.
 
     ``accepted`` is what is read from private records and not charged, by name; the assumptions of ``privacy``
-    and ``guarantees`` name it.
+    and ``guarantees`` name it. A guarantee that counts on observers seeing nothing but the rows sent to them
+    is refused: the fitted model is one more output.
     """
 
     adapter: ModelAdapter
@@ -38,6 +41,14 @@ class PreparedFit:
     guarantees: Sequence[Guarantee]
     accepted: tuple[str, ...]
     budget: Budget | None
+
+    def __post_init__(self) -> None:
+        if ONLY_ROWS_SENT in self.privacy.assumptions:
+            raise InvalidInput(
+                "a fit hands out the model of all nodes, in which the named observers would see releases "
+                "that did not reach them during training; state the budget without observers, or with "
+                "view='local'."
+            )
 
     @property
     def delta(self) -> float:
