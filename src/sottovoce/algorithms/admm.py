@@ -31,7 +31,7 @@ from sottovoce.accounting.observation import Curator, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import n_params
-from sottovoce.algorithms.options import require_linear
+from sottovoce.algorithms.options import require_dense, require_linear
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
@@ -91,6 +91,7 @@ class UsersADMM(ADMMPlan):
         records = as_agent_records(data)
         if records.n != self.users:
             raise InvalidInput(f"The plan is for {self.users} users, the data have {records.n}.")
+        require_dense(records, self.name)
         return self.objective.prepared(records)  # type: ignore[arg-type]  # which refuses others
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce.accounting.observation import Curator, ObservationModel
+from sottovoce.algorithms.options import require_dense
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import AgentRecords, Dataset, Shards, is_sparse
@@ -30,6 +31,7 @@ class CentralPlan(Plan):
 
     central = True
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
+    takes_sparse: ClassVar[bool] = False
     n = 1
 
     @property
@@ -45,7 +47,10 @@ class CentralPlan(Plan):
 
     def prepared(self, data: object) -> Any:
         """Return the holder's records as one part, checked; where one is replaced, as many as agreed."""
-        shards: Shards = self.objective.prepared(as_one_part(data, self.name))  # type: ignore[arg-type]
+        records = as_one_part(data, self.name)
+        if not self.takes_sparse:
+            require_dense(records, self.name)
+        shards: Shards = self.objective.prepared(records)  # type: ignore[arg-type]
         if shards.n != 1:
             raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
         if self.adjacency == "replace-one" and len(shards.y) != self.records:

@@ -26,7 +26,7 @@ from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
 from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.options import require_linear
-from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.coordinate import CoordinateMechanism
 from sottovoce.noise.run_randomness import RunRandomness
@@ -128,8 +128,6 @@ class DPCD(CentralPlan):
 
     def prepared(self, data: object) -> Shards:
         shards: Shards = super().prepared(data)
-        if is_sparse(shards.X):
-            raise InvalidInput("DP-CD works on dense features; take DP-GCD for sparse data.")
         if shards.dim != self._dim:
             raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards

@@ -70,6 +70,7 @@ class DPGCD(CentralPlan):
     query_kind = "noisy-max"
     mechanism_class = NoisyMaxMechanism
     noise_field = "noise_ratio"
+    takes_sparse = True
     width = 2  # the number of a coordinate, and its value
 
     def __post_init__(self) -> None:

@@ -24,7 +24,6 @@ from sottovoce.algorithms.central_plan import ALONE, as_one_part
 from sottovoce.algorithms.consensus_sgd import ConsensusModel, consensus_sgd
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.schedule import Schedule
-from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
@@ -87,10 +86,7 @@ class DPSGD(GradientPlan):
         return self._schedule(ALONE)
 
     def prepared(self, data: object) -> Any:
-        records = as_one_part(data, self.name)
-        if isinstance(records, Shards) and is_sparse(records.X):
-            raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
-        return super().prepared(records)
+        return super().prepared(as_one_part(data, self.name))
 
     def algorithm(self, mechanism: GradientMechanism, start: np.ndarray) -> Algorithm:
         """Return Algorithm 1; plain steps of a linear model are one compiled loop."""

@@ -17,7 +17,12 @@ from sottovoce.accounting.guarantee import Adjacency
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer
-from sottovoce.algorithms.options import not_a_protocol, require_capabilities, resolved_protocol
+from sottovoce.algorithms.options import (
+    not_a_protocol,
+    require_capabilities,
+    require_dense,
+    resolved_protocol,
+)
 from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
 from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
 from sottovoce.data.base import AgentRecords, as_agent_records
@@ -282,6 +287,7 @@ class GradientPlan(Plan):
                 f"the plan was made for agents with {list(self.sizes)} records, the data have "
                 f"{records.sizes.tolist()}; make the plan for these data."
             )
+        require_dense(records, self.name)
         return self.objective.prepared(records)
 
     def starting(self, data: AgentRecords, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:

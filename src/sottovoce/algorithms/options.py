@@ -15,6 +15,7 @@ import numpy as np
 
 from sottovoce import _validate, protocols
 from sottovoce.algorithms.optimizers import Optimizer, Rate, RateTable
+from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import BudgetInfeasible, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.parsing import network_if_named
@@ -115,6 +116,12 @@ def require_linear(objective: object, plan: str, *, separable: bool = False) -> 
         raise InvalidInput(f"{plan} takes no class weights; take dp-sgd or consensus-sgd.")
     if separable and not objective.regularizer.separable:
         raise InvalidInput(f"{plan} needs a separable regularizer; take a box instead of the ball.")
+
+
+def require_dense(records: object, plan: str) -> None:
+    """Refuse sparse features, which the compiled steps of nearly all plans cannot read."""
+    if isinstance(records, Shards) and is_sparse(records.X):
+        raise InvalidInput(f"{plan} works on dense features, got sparse ones; dp-gcd takes sparse data.")
 
 
 def check_noise_allocation(allocation: str, view: str | None) -> None:
