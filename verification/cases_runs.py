@@ -71,27 +71,25 @@ VIEWS: dict[str, dict[str, Any]] = {
 def contract() -> Iterator[tuple[str, Any]]:
     """Yield outputs and privacy costs of every contract case."""
     cases_module = load("tests/algorithms/cases.py")
-    for case in cases_module.CASES:
+    for case in cases_module.PLAIN:
         for adjacency in case.make.adjacencies:
-            options = {"adjacency": adjacency, "noise_multiplier": 0.7}
-            plan = case.plan(**options)
+            options = {"adjacency": adjacency}
+            plan = case.plan(0.7, **options)
             yield from _outputs(f"{case}/{adjacency}", plan, cases_module.shards())
             yield from _costs(f"{case}/{adjacency}", plan)
             if adjacency != "user":
-                yield from _outputs(
-                    f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5), cases_module.shards()
-                )
-                yield from _costs(f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5))
+                sampled = case.plan(0.7, **options, batch_size=5)
+                yield from _outputs(f"{case}/{adjacency}/sampled", sampled, cases_module.shards())
+                yield from _costs(f"{case}/{adjacency}/sampled", sampled)
             try:
                 objective, data = _net(cases_module)
             except ImportError:
                 yield f"contract/{case}/{adjacency}/net", ABSENT
                 continue
-            yield from _outputs(
-                f"{case}/{adjacency}/net", case.plan(objective, **options | {"clip_norm": None}), data
-            )
-    masked = next(case for case in cases_module.CASES if case.name == "consensus-sgd")
-    plan = masked.plan(protocol="masked", adjacency="user", noise_multiplier=8.0)
+            network = case.plan(0.7, objective=objective, clip_norm=None, **options)
+            yield from _outputs(f"{case}/{adjacency}/net", network, data)
+    masked = next(case for case in cases_module.PLAIN if case.name == "consensus-sgd")
+    plan = masked.plan(8.0, protocol="masked", adjacency="user")
     yield from _outputs("consensus-sgd/masked", plan, cases_module.shards())
     yield from _costs("consensus-sgd/masked", plan)
     for case in cases_module.OTHERS:

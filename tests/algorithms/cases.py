@@ -1,7 +1,7 @@
-"""The one list of (algorithm, objective) that the contract tests go through: a line per algorithm.
+"""The one list of algorithms that the contract tests go through: a line per algorithm.
 
-A case says how to build a plan with some options, how the plain algorithm (no noise, no clip) reads in dense
-numpy, written here and not taken from the library, and what it shares with others.
+A case says how to build a plan with some options and, where one is known, how the plain algorithm (no noise,
+no clip) reads in dense numpy, written here and not taken from the library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from sottovoce.algorithms import (
     FixedPoint,
     Mafalda,
     MuffliatoSGD,
-    Optimizer,
     RandomWalkSGD,
     TokenADMM,
 )
@@ -120,41 +119,6 @@ def plain_dinno(data: Shards, steps: int, rho: float = 0.4, inner: int = 2) -> n
     return theta
 
 
-@dataclass(frozen=True)
-class Case:
-    """One algorithm under contract."""
-
-    name: str
-    make: Callable[..., Any]
-    plain: Callable[[Shards, int], np.ndarray]
-    options: dict[str, Any]
-    symmetric: bool = True  # whether renaming the agents along a symmetry of the ring renames the result
-    tolerance: float = 1e-12
-
-    def plan(self, objective: Any = None, **changes: Any) -> Any:
-        """Return the plan on four agents with ``changes``."""
-        settings = {
-            "steps": 5, "learning_rate": RATE, "clip_norm": 1.0, "noise_multiplier": 0.0, "sizes": [EACH] * N,
-            "network": RING, **self.options, **changes,
-        }  # fmt: skip
-        return self.make(GLM("logistic") if objective is None else objective, **settings)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-CASES = [
-    Case("consensus-sgd", ConsensusSGD, plain_consensus, {"protocol": "exchange"}, symmetric=False),
-    Case("consensus-tree", ConsensusSGD, plain_consensus, {}, symmetric=False),
-    Case("consensus-fedavg", ConsensusFedAvg, plain_fedavg, {"local_steps": 3, "local_rate": 0.5}, False),
-    Case("muffliato-sgd", MuffliatoSGD, plain_muffliato, {"protocol": "gossip:2"}),
-    Case("dp-dsgd", DPDSGD, plain_dsgd, {}),
-    Case("dp-dsgt", DPDSGT, plain_dsgt, {}),
-    Case("dp-dinno", DPDiNNO, plain_dinno,
-         {"rho": 0.4, "rho_growth": 1.1, "primal_steps": 2, "optimizer": Optimizer()}),
-]  # fmt: skip
-
-
 # ---- one holder, tokens, servers and correlated noise ---------------------------------------------
 
 M = 20  # records of the one holder
@@ -187,6 +151,11 @@ def one_record(bad: Any = None) -> Shards:
     return spoiled(5, bad, 1)
 
 
+def four_agents(bad: Any = None) -> Shards:
+    """Four agents; one record of agent 0 may be made bad."""
+    return spoiled(EACH, bad, 1)
+
+
 def slopes(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Gradients of the logistic losses, one row per record."""
     return (-y / (1 + np.exp(y * (X @ w))))[:, None] * X
@@ -209,19 +178,21 @@ def values(bad: Any = None) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Other:
-    """An algorithm outside the four agents and one gradient: what it is made of, and its units.
+class Case:
+    """One algorithm under contract: how its plan is built, on which data, and the units of its releases.
 
-    ``scale`` times a difference of what `sent` gives is a difference of first releases; ``noise`` is one that
-    protects, ``std`` the deviation of what leaves, where it is not the release's own.
+    ``plain`` is the algorithm without noise and clip, written in dense numpy. ``scale`` times a difference of
+    what `sent` gives is a difference of first releases; ``noise`` is one that protects, ``std`` the deviation
+    of what leaves, where it is not the release's own.
     """
 
     name: str
     make: Callable[..., Any]
     options: dict[str, Any]
-    data: Callable[..., Shards]
+    data: Callable[..., Any]
     scale: Callable[[Any, Any], float]
     noise: float
+    plain: Callable[[Shards, int], np.ndarray] | None = None
     coef: str = "coef"
     place: int = 0
     std: Callable[[Any], float] | None = None
@@ -233,19 +204,28 @@ class Other:
     stepwise: bool = True  # whether it takes a number of steps
     takes_nan: bool = False  # values that are no numbers count as none instead of being refused
     path: bool = False  # whether a path names the agents
+    symmetric: bool = True  # whether renaming the agents along a symmetry of the ring renames the result
 
     def plan(self, noise: float, /, **changes: Any) -> Any:
         """Return the plan with so much noise, in the plan's own unit."""
         model = GLM("squared" if self.squared else "logistic") if self.first is None else self.first
-        settings = {**self.options, self.make.noise_field: noise, **changes}
+        settings = {self.first_name: model, **self.options, self.make.noise_field: noise, **changes}
         if self.stepwise:
             settings.setdefault("steps", STEPS)
         if self.clip_name is not None:
             settings.setdefault(self.clip_name, settings.pop("clip_norm", self.clip_norm))
-        return self.make(**{self.first_name: model, **settings})
+        return self.make(**settings)
 
     def __repr__(self) -> str:
         return self.name
+
+
+def decentralized(name: str, make: Callable[..., Any], plain: Callable[[Shards, int], np.ndarray],
+                  symmetric: bool = True, **options: Any) -> Case:  # fmt: skip
+    """A case of four agents on a ring that descend by the mean gradient of their records."""
+    common = {"steps": 5, "learning_rate": RATE, "sizes": [EACH] * N, "network": RING}
+    return Case(name, make, common | options, four_agents, unscaled, 0.7, plain, coef="rows", clip_norm=1.0,
+                symmetric=symmetric)  # fmt: skip
 
 
 def _coordinate(plan: Any, mechanism: Any) -> float:
@@ -260,32 +240,42 @@ def unscaled(plan: Any, mechanism: Any) -> float:
 HOLDER = {"records": M}
 ADMM = {"gamma": 1.0}
 NETWORK = {"network": RING, "learning_rate": RATE, "adjacency": "user"}
+PLAIN = [  # with a dense twin
+    decentralized("consensus-sgd", ConsensusSGD, plain_consensus, False, protocol="exchange"),
+    decentralized("consensus-tree", ConsensusSGD, plain_consensus, False),
+    decentralized("consensus-fedavg", ConsensusFedAvg, plain_fedavg, False, local_steps=3, local_rate=0.5),
+    decentralized("muffliato-sgd", MuffliatoSGD, plain_muffliato, protocol="gossip:2"),
+    decentralized("dp-dsgd", DPDSGD, plain_dsgd),
+    decentralized("dp-dsgt", DPDSGT, plain_dsgt),
+    decentralized("dp-dinno", DPDiNNO, plain_dinno, rho=0.4, rho_growth=1.1, primal_steps=2, optimizer="sgd"),
+]
 OTHERS = [
-    Other("averaging", sv.PrivateAveraging, {"dim": P}, values, unscaled, 2.0, coef="rows",
-          first=sv.protocols.Gossip(RING, 2), first_name="protocol", clip_name="radius", stepwise=False,
-          takes_nan=True),
-    Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, unscaled, 2.0),
-    Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, _coordinate, 3.0),
-    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, unscaled, 20.0),
-    Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, unscaled, 0.2, squared=True),
-    Other("fixed-point", FixedPoint,
-          {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder,
-          lambda p, s: 2.0, 0.2, coef="blocks", first=contraction, first_name="operator", clip_name=None),
-    Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, lambda p, s: 1 / RATE, 2.0, path=True),
-    Other("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, lambda p, s: 1 / RATE, 2.0,
-          path=True),
-    Other("token-admm", TokenADMM, {**ADMM, "users": N}, users, lambda p, s: 2 * N, 2.0, squared=True,
-          path=True),
-    Other("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, unscaled, 2.0,
-          squared=True),
-    Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, lambda p, s: 1 / RATE, 2.0, coef="rows",
-          std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
-    Other("consensus-newton", ConsensusNewton,
-          {"network": RING, "protocol": "tree", "sizes": (5,) * N, "feature_norm": 2.0}, one_record,
-          unscaled, 2.0),
-    Other("mafalda", Mafalda, NETWORK, users, lambda p, s: 1 / RATE, 2.0, coef="rows",
-          std=lambda p: p.clip_norm * 2.0 * correlation(p).sens * abs(correlation(p).inverse[0, 0])),
+    Case("averaging", sv.PrivateAveraging, {"dim": P}, values, unscaled, 2.0, coef="rows",
+         first=sv.protocols.Gossip(RING, 2), first_name="protocol", clip_name="radius", stepwise=False,
+         takes_nan=True),
+    Case("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, unscaled, 2.0),
+    Case("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, _coordinate, 3.0),
+    Case("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, unscaled, 20.0),
+    Case("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, unscaled, 0.2, squared=True),
+    Case("fixed-point", FixedPoint,
+         {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder,
+         lambda p, s: 2.0, 0.2, coef="blocks", first=contraction, first_name="operator", clip_name=None),
+    Case("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, lambda p, s: 1 / RATE, 2.0, path=True),
+    Case("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, lambda p, s: 1 / RATE, 2.0,
+         path=True),
+    Case("token-admm", TokenADMM, {**ADMM, "users": N}, users, lambda p, s: 2 * N, 2.0, squared=True,
+         path=True),
+    Case("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, unscaled, 2.0,
+         squared=True),
+    Case("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, lambda p, s: 1 / RATE, 2.0, coef="rows",
+         std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
+    Case("consensus-newton", ConsensusNewton,
+         {"network": RING, "protocol": "tree", "sizes": (5,) * N, "feature_norm": 2.0}, one_record,
+         unscaled, 2.0),
+    Case("mafalda", Mafalda, NETWORK, users, lambda p, s: 1 / RATE, 2.0, coef="rows",
+         std=lambda p: p.clip_norm * 2.0 * correlation(p).sens * abs(correlation(p).inverse[0, 0])),
 ]  # fmt: skip
+CASES = [*PLAIN, *OTHERS]
 
 
 def prox_squared(v, x, y, step):

@@ -81,20 +81,11 @@ def test_labels_and_privacy_costs():
     spend = {"epsilon": 1, "delta": 1e-5, "steps": 3, "records": 9, "gamma": 1.0, "clip_norm": 1.0}
     with pytest.raises(NotAGuarantee):
         CentralADMM.for_budget(GLM("squared"), noise_in="state", **spend)
-    plan = CentralADMM.for_budget(GLM("squared"), **spend)
-    assert 0.999 < plan.epsilon(1e-5) <= 1.0
-    assert plan.privacy().mu == pytest.approx(math.sqrt(3) * 2 / (9 * plan.noise_std))
     wider = CentralADMM(GLM("squared"), 9, 3, 1.0, 1.0, 0.5, noise_in="increment")
     assert wider.privacy().mu == pytest.approx(math.sqrt(3) * 4 / (9 * 0.5))
 
 
 def test_invalid_plans_are_refused():
-    with pytest.raises(InvalidInput, match="adjacency of admm must be replace-one"):
-        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5, adjacency="user")
-    with pytest.raises(InvalidInput, match="adjacency of federated-admm must be user"):
-        FederatedADMM(GLM(), 9, 3, 1.0, 1.0, 1.0, 0.5, adjacency="add-remove")
-    with pytest.raises(InvalidInput, match="noise_in"):
-        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5, noise_in="nowhere")
     with pytest.raises(InvalidInput, match="clip_norm must be positive, and finite"):
         TokenADMM(GLM(), 9, 3, 1.0, math.inf, 0.5)
     X, y = admm_problem(n=8)

@@ -14,16 +14,13 @@ from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNo
 from sottovoce.protocols import FreshNoiseGossip, Gossip, HypercubeExchange, Walk
 
 
-def test_protective_noise_does_not_depend_on_the_seed():
+def test_error_against_the_true_mean_is_for_simulations_only():
     plan = sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0)
-    runs = [plan.run(np.zeros(4), ProtectiveNoise()).outputs["rows"] for _ in range(2)]
-    assert (runs[0] != runs[1]).all()
-    record = plan.run(np.zeros(4), ProtectiveNoise()).to_dict()
-    assert "mean_squared_error" not in record["metrics"]  # a function of the data: not for the record
-    assert record["provenance"]["noise"] == "protective"
+    assert "mean_squared_error" in plan.run(np.zeros(4), np.random.default_rng(0)).metrics
+    assert "mean_squared_error" not in plan.run(np.zeros(4), ProtectiveNoise()).metrics
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("epsilon", [0.1, 8.0])
 @pytest.mark.parametrize(
     ("view", "who"),
     [("local", {}), ("pairwise", {"observer": 0, "user": 15}), ("network", {}), ("central", {})],

@@ -124,8 +124,6 @@ def test_noisy_moments_are_made_positive_and_solved_exactly():
 def test_what_it_is_not_for_is_refused():
     with pytest.raises(InvalidInput, match="2 steps or more"):
         ConsensusNewton(GLM(dim=3), steps=1, **OPTIONS)
-    with pytest.raises(InvalidInput, match="adjacency of consensus-newton must be add-remove or replace-one"):
-        ConsensusNewton(GLM(dim=3), steps=9, adjacency="user", **OPTIONS)
     with pytest.raises(InvalidInput, match="takes l2 only"):
         ConsensusNewton(GLM(dim=3, l1=0.1), steps=9, **OPTIONS)
 

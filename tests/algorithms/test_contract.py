@@ -1,4 +1,4 @@
-"""What every learning algorithm promises, over one list of (algorithm, objective)."""
+"""What every algorithm promises, over one list of them."""
 
 import copy
 import math
@@ -7,11 +7,12 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
 from scipy.stats import kstest
-from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, STEPS, N, P, shards
+from tests.algorithms.cases import CASES, EACH, OTHERS, PATH, PLAIN, STEPS, N, P, shards
 from tests.algorithms.toys import check_resumed
 from tests.mechanisms.toys import Spy
 from torch import nn
@@ -19,10 +20,10 @@ from torch import nn
 from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.data import Shards
 from sottovoce.data.agent_tensors import AgentData
-from sottovoce.errors import ReleaseMismatch, SottovoceError
+from sottovoce.errors import InvalidInput, ReleaseMismatch, SottovoceError
 from sottovoce.mechanisms import random_walk
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.runners import State, run_stacked
 from sottovoce.runners.plan_interface import has_noise
@@ -30,16 +31,22 @@ from sottovoce.runners.plan_interface import has_noise
 ADJACENCIES = ("add-remove", "replace-one", "user")
 PAIRS = [
     pytest.param(case, adjacency, id=f"{case}-{adjacency}")
-    for case in CASES
+    for case in PLAIN
     for adjacency in ADJACENCIES
     if adjacency in case.make.adjacencies
 ]
-SAMPLED = [case for case in CASES if "add-remove" in case.make.adjacencies]
+SAMPLED = [case for case in PLAIN if "add-remove" in case.make.adjacencies]
+everyone = pytest.mark.parametrize("case", CASES, ids=repr)
 
 
 def net(clip_norm=1.0):
     torch.manual_seed(0)
     return NetObjective(nn.Linear(P, 2), clip_norm=clip_norm)
+
+
+def model_of(kind, clip_norm):
+    """The options of a plan for a linear model or a network with this clip norm."""
+    return {"clip_norm": clip_norm} if kind == "glm" else {"objective": net(clip_norm), "clip_norm": None}
 
 
 def tensors(data=None):
@@ -72,25 +79,20 @@ def spied(plan, data, steps=None, theta=None):
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 def test_without_noise_and_clip_it_is_the_plain_algorithm(case, adjacency):
-    plan = case.plan(clip_norm=math.inf, adjacency=adjacency)
+    plan = case.plan(0.0, clip_norm=math.inf, adjacency=adjacency)
     rows = plan.run(shards(), np.random.default_rng(0)).outputs["rows"]
-    np.testing.assert_allclose(rows, case.plain(shards(), plan.steps), rtol=0, atol=case.tolerance)
+    np.testing.assert_allclose(rows, case.plain(shards(), plan.steps), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.symmetric], ids=repr)
-@pytest.mark.parametrize("kind", ["glm", "net"])
-def test_renaming_the_agents_renames_the_result(case, kind):
+@pytest.mark.parametrize("case", [case for case in PLAIN if case.symmetric], ids=repr)
+def test_renaming_the_agents_renames_the_networks(case):
     turn = [1, 2, 3, 0]  # a symmetry of the ring; noise follows an agent's number, so it is off
-    data = shards()
-    turned = data.subset(turn)
-    if kind == "net":
-        plan, data, turned = case.plan(net(0.5), clip_norm=None), tensors(data), tensors(turned)
-        start, close = plan.objective.start(1)[0], 2e-5
-    else:
-        plan, start, close = case.plan(clip_norm=0.5), np.zeros(P), 1e-12
-    rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
-    other = plan.run(turned, np.random.default_rng(0), start=start).outputs["rows"]
-    np.testing.assert_allclose(other, rows[turn], rtol=0, atol=close)
+    plan, data = case.plan(0.0, objective=net(0.5), clip_norm=None), shards()
+    rows, other = (
+        plan.run(tensors(each), np.random.default_rng(0), start=plan.objective.start(1)[0]).outputs["rows"]
+        for each in (data, data.subset(turn))
+    )
+    np.testing.assert_allclose(other, rows[turn], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
@@ -102,8 +104,7 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
     Starting rows are the same, so the first release differs by the change alone; later ones by what it does
     to the models too, which the accountant takes as given: only the first is compared.
     """
-    common = {"adjacency": adjacency, "noise_multiplier": 1.0, "clip_norm": None if kind == "net" else 0.7}
-    plan = case.plan(net(0.7), **common) if kind == "net" else case.plan(**common)
+    plan = case.plan(1.0, adjacency=adjacency, **model_of(kind, 0.7))
     data = shards()
     rows = slice(data.offsets[2], data.offsets[3]) if adjacency == "user" else slice(30, 31)
     X = data.X.copy()
@@ -122,18 +123,16 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
     moved = np.linalg.norm(first.astype(float) - second.astype(float), axis=1)
     assert np.isfinite(moved).all()
     release = plan.releases(2)[0]
-    divisor = (
-        1 if adjacency == "user" else EACH
-    )  # what the mechanism noises is a sum; a row is it over the size
+    divisor = 1 if adjacency == "user" else EACH  # of the sum that gets the noise
     assert moved[2] / divisor <= release.sensitivity * (1 + 1e-5)
     assert np.delete(moved, 2).max() == 0
     assert std / divisor == pytest.approx(release.noise_std)
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("case", PLAIN, ids=repr)
 def test_worst_change_moves_a_release_by_exactly_what_is_declared(case):
     """Agent 2 pulls one way, then the other, with the full clip: 2C, no more and no less."""
-    plan, data = case.plan(noise_multiplier=1.0, clip_norm=0.7, adjacency="user"), shards()
+    plan, data = case.plan(1.0, clip_norm=0.7, adjacency="user"), shards()
     seen = []
     for label in (1.0, -1.0):
         X, y = data.X.copy(), data.y.copy()
@@ -144,32 +143,20 @@ def test_worst_change_moves_a_release_by_exactly_what_is_declared(case):
     assert moved[2] == pytest.approx(plan.releases(2)[0].sensitivity, rel=1e-9)
 
 
-@pytest.mark.parametrize("case", [*CASES, *(case for case in OTHERS if case.name == "dp-sgd")], ids=repr)
+@pytest.mark.parametrize("case", [*PLAIN, *(case for case in OTHERS if case.name == "dp-sgd")], ids=repr)
 def test_empty_batch_is_released_as_noise(case):
-    options = {"batch_size": 1.0, "sample_rate": 1e-9}
-    if case in OTHERS:
-        plan, data = case.plan(case.noise, **options), case.data()
-    else:
-        plan, data = case.plan(noise_multiplier=1.0, **options), shards()
-    for values, _ in spied(plan, data, 2):
-        assert (values == 0).all()
+    plan = case.plan(case.noise, batch_size=1.0, sample_rate=1e-9)
+    assert all((values == 0).all() for values, _ in spied(plan, case.data(), 2))
 
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 @pytest.mark.parametrize("kind", ["glm", "net"])
 def test_messages_carry_the_planned_noise(case, adjacency, kind):
     """The difference of runs with and without noise has the distribution of the planned release."""
-    options = {"noise_multiplier": 3.0, "adjacency": adjacency, "batch_size": 6, "steps": 60}
-    plan = (
-        case.plan(net(0.5), clip_norm=None, **options)
-        if kind == "net"
-        else case.plan(clip_norm=0.5, **options)
-    )
+    plan = case.plan(3.0, adjacency=adjacency, batch_size=6, steps=60, **model_of(kind, 0.5))
     data = tensors() if kind == "net" else shards()
     random = RunRandomness(SimulatedNoise(7), batches=3, start_seed=0)
-    _, loud = algorithm_of(plan, data, random)
-    quiet_plan = plan.with_noise(0.0)
-    _, quiet = algorithm_of(quiet_plan, data, random)
+    loud, quiet = (algorithm_of(each, data, random)[1] for each in (plan, plan.with_noise(0.0)))
     theta = np.zeros((N, loud.dim), loud.query.dtype)
     drawn = np.concatenate([(loud(theta, k) - quiet(theta, k)).ravel() for k in range(plan.steps)])
     std = plan.releases(0)[0].noise_std
@@ -181,21 +168,10 @@ def test_messages_carry_the_planned_noise(case, adjacency, kind):
         assert abs(np.std(drawn) / (wrong * std) - 1) > 4 / math.sqrt(2 * len(drawn))
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
-@pytest.mark.parametrize("lie", [{"noise_multiplier": 2.0}, {"clip_norm": 2.0}, {"steps": 3}])
-def test_draws_that_differ_from_the_plan_are_refused(case, lie):
-    """The mechanism's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
-    plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
-    algorithm, mechanism = algorithm_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
-    mechanism.release_check = type(mechanism.release_check)([other.releases(a) for a in range(N)])
-    with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        run_stacked(algorithm, plan.schedule, plan.steps)
-
-
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("case", PLAIN, ids=repr)
 @pytest.mark.parametrize("lie", [{"sample_rate": 0.5}, {"adjacency": "replace-one"}])
 def test_sampling_rate_or_adjacency_that_differs_from_the_plan_is_refused(case, lie):
-    plan = case.plan(noise_multiplier=1.0, batch_size=3)
+    plan = case.plan(1.0, batch_size=3)
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
     mechanism = plan.mechanism(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
@@ -218,7 +194,7 @@ def gaussian_epsilon(mu, delta):
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 def test_local_privacy_cost_is_that_of_the_release_list(case, adjacency):
-    plan = case.plan(noise_multiplier=4.0, adjacency=adjacency)
+    plan = case.plan(4.0, adjacency=adjacency)
     mu2 = mpmath.mpf(0)
     for release in plan.releases(1):
         mu2 += release.steps * release.count * mpmath.mpf(release.sensitivity / release.noise_std) ** 2
@@ -231,7 +207,7 @@ def test_local_privacy_cost_is_that_of_the_release_list(case, adjacency):
 
 @pytest.mark.parametrize("case", SAMPLED, ids=repr)
 def test_sampled_local_privacy_cost_is_that_of_dp_accounting(case):
-    plan = case.plan(noise_multiplier=1.5, batch_size=3)
+    plan = case.plan(1.5, batch_size=3)
     accountant = pld_privacy_accountant.PLDAccountant()
     for release in plan.releases(0):
         event = dp_event.PoissonSampledDpEvent(3 / EACH, dp_event.GaussianDpEvent(1.5))
@@ -239,11 +215,11 @@ def test_sampled_local_privacy_cost_is_that_of_dp_accounting(case):
     assert plan.privacy("local").epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
-# ---- central methods, tokens, a server, correlated noise: the lines that apply to them -----------------
+# ---- every algorithm ------------------------------------------------------------------------------------
 
 
-def others(*without):
-    return pytest.mark.parametrize("case", [c for c in OTHERS if c.name not in without], ids=repr)
+def without(*names, of=OTHERS):
+    return pytest.mark.parametrize("case", [case for case in of if case.name not in names], ids=repr)
 
 
 def same(one, other):
@@ -257,14 +233,9 @@ def same(one, other):
     return one == other
 
 
-def shared(case):
-    """No noise between neighbors either."""
-    return {"pair_multiplier": 0.0} if case.name == "decor" else {}
-
-
 def quiet(case, **changes):
-    """The same plan without any noise."""
-    return case.plan(0.0, **{**shared(case), **changes})
+    """The same plan without any noise, also between neighbors."""
+    return case.plan(0.0, **{"pair_multiplier": 0.0} if case.name == "decor" else {}, **changes)
 
 
 def differing(case, option):
@@ -279,7 +250,7 @@ def differing(case, option):
 
 DIFFERING = [
     pytest.param(case, differing(case, option), id=f"{case}-{option}")
-    for case in OTHERS
+    for case in CASES
     for option in ("noise", "clip_norm", "steps")
     if differing(case, option).releases(0) != case.plan(case.noise).releases(0)
 ]
@@ -287,16 +258,16 @@ DIFFERING = [
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(("case", "other"), DIFFERING)
-def test_draws_of_other_algorithms_that_differ_from_the_plan_are_refused(case, other, compiled):
+def test_draws_that_differ_from_the_plan_are_refused(case, other, compiled):
+    """The mechanism's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, random = case.plan(case.noise), RunRandomness.from_rng(np.random.default_rng(0))
     algorithm, mechanism = algorithm_of(plan, case.data(), random)
     algorithm = algorithm if compiled else algorithm._replace(block=None)
     announced = [other.releases(a) for a in range(plan.n)]
 
     def run():
-        mechanism.release_check = replace(
-            mechanism, announced_releases=announced
-        ).release_check  # a secret path ends here
+        # a secret path ends here
+        mechanism.release_check = replace(mechanism, announced_releases=announced).release_check
         run_stacked(algorithm, plan.schedule, plan.steps, every=plan.steps)
 
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
@@ -304,30 +275,18 @@ def test_draws_of_other_algorithms_that_differ_from_the_plan_are_refused(case, o
 
 
 def test_every_algorithm_has_a_number_that_is_compared():
-    assert {param.values[0].name for param in DIFFERING} == {case.name for case in OTHERS}
-
-
-ALL = [*CASES, *OTHERS]
-everyone = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-
-
-def with_noise(case, noisy=True):
-    """Plan and data of a line of either kind."""
-    if case in OTHERS:
-        return (case.plan(case.noise) if noisy else quiet(case)), case.data()
-    adjacency = "user" if "user" in case.make.adjacencies else "add-remove"
-    return case.plan(noise_multiplier=0.7 * noisy, adjacency=adjacency), shards()
+    assert {param.values[0].name for param in DIFFERING} == {case.name for case in CASES}
 
 
 def test_cases_cover_the_registry():
-    assert {case.make.name for case in ALL} == set(ALGORITHMS)
+    assert {case.make.name for case in CASES} == set(ALGORITHMS)
 
 
 @everyone
 def test_algorithms_do_not_modify_their_state(case):
     """A restart, a rank and a peer hand out states again: none may have changed since."""
-    plan, data = with_noise(case, noisy=False)
-    algorithm, _ = hosted(plan, data)
+    plan = quiet(case)
+    algorithm, _ = hosted(plan, case.data())
     state, seen = algorithm.init(), []
     for k in range(min(plan.steps, 3)):
         before = copy.deepcopy(state)
@@ -339,9 +298,39 @@ def test_algorithms_do_not_modify_their_state(case):
     assert seen == [True] * min(plan.steps, 3)
 
 
-@pytest.mark.parametrize("case", [case for case in ALL if case.name != "averaging"], ids=repr)  # one step
+@without("averaging", of=CASES)  # one step
 def test_interrupted_run_resumes_to_the_same_bits(case, tmp_path):
-    check_resumed(*with_noise(case), tmp_path / "run")
+    check_resumed(case.plan(case.noise), case.data(), tmp_path / "run")
+
+
+@everyone
+def test_runs_with_one_seed_are_equal_and_protective_runs_differ(case):
+    plan, data = case.plan(case.noise), case.data()
+    seeded = [plan.run(data, np.random.default_rng(8)) for _ in range(2)]
+    assert seeded[0].outputs[case.coef].tobytes() == seeded[1].outputs[case.coef].tobytes()
+    assert "simulation" in seeded[0].provenance["noise"]
+    if case.name in ("decor", "mafalda"):
+        with pytest.raises(InvalidInput, match="simulate it with a numpy Generator"):
+            plan.run(data, ProtectiveNoise())
+    else:
+        protective = [plan.run(data, ProtectiveNoise()) for _ in range(2)]
+        assert (protective[0].outputs[case.coef] != protective[1].outputs[case.coef]).any()
+        assert protective[0].provenance["noise"] == "protective"
+
+
+@everyone
+def test_calibrated_noise_meets_the_budget_and_spends_it(case):
+    plan = case.plan(case.noise).calibrated_to(1.5, 1e-5)
+    least = 0.99 if case.name == "dp-gcd" else 0.999  # where epsilon jumps
+    assert least * 1.5 < plan.epsilon(1e-5) <= 1.5
+    plan.privacy().require(1.5, 1e-5)
+
+
+@without("averaging", "fixed-point", "dp-gcd", of=CASES)  # no records; an operator; the one that takes them
+def test_sparse_features_are_refused(case):
+    data = case.data()
+    with pytest.raises(InvalidInput, match=f"{case.make.name} works on dense features, got sparse ones"):
+        case.plan(case.noise).prepared(Shards(sp.csr_array(data.X), data.y, data.offsets))
 
 
 SPLIT = [case for case in OTHERS if case.plan(1.0).n > 1]
@@ -350,7 +339,7 @@ SPLIT = [case for case in OTHERS if case.plan(1.0).n > 1]
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
-        *((case, kind) for case in CASES for kind in ("glm", "net")),
+        *((case, kind) for case in PLAIN for kind in ("glm", "net")),
         *((case, "glm") for case in SPLIT if case.name not in ("secret walk", "token-admm")),  # one holder
     ],
     ids=str,
@@ -358,12 +347,10 @@ SPLIT = [case for case in OTHERS if case.plan(1.0).n > 1]
 def test_common_state_and_slices_equal_the_stacked_run(case, kind):
     """A rank and a peer send the rows of the whole; the common part could be handed from one to the other."""
     if case in OTHERS:
-        sampled = {"sample_rate": 0.6} if "sample_rate" in case.options else {}
-        plan, data = case.plan(case.noise, **sampled), case.data()
-    elif kind == "net":
-        plan, data = case.plan(net(), clip_norm=None, noise_multiplier=0.7, batch_size=5), tensors()
+        options = {"sample_rate": 0.6} if "sample_rate" in case.options else {}
     else:
-        plan, data = case.plan(noise_multiplier=0.7, batch_size=5), shards()
+        options = {"batch_size": 5, **model_of(kind, 1.0)}
+    plan, data = case.plan(case.noise, **options), tensors() if kind == "net" else case.data()
     random, close = RunRandomness.from_rng(np.random.default_rng(5)), 1e-6 if kind == "net" else 0
     slices = ([0, 2], [1, 3])
     whole, *parts = (algorithm_of(plan, data, random, agents)[0] for agents in (None, *slices))
@@ -385,7 +372,7 @@ WITHOUT_MESSAGES = ("dp-cd", "dp-gcd", "admm", "secret walk", "token-admm")
 
 def test_algorithms_with_a_block():
     """Each is compared with single steps or numpy beside its algorithm; a new one does not pass unseen."""
-    blocks = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
+    blocks = {case.name: hosted(case.plan(case.noise), case.data())[0].block for case in CASES}
     assert {name for name, block in blocks.items() if block is not None} == {"dp-sgd", *WITHOUT_MESSAGES}
 
 
@@ -437,14 +424,14 @@ def test_one_change_moves_a_release_of_other_algorithms_by_at_most_the_sensitivi
         assert worst >= 0.4 * release.sensitivity  # the change is felt
 
 
-@others("dp-gcd", "fixed-point", "averaging")  # an operator is the caller's word; values count as none
+@without("dp-gcd", "fixed-point", "averaging", of=CASES)  # operators and values are free
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_other_algorithms_refuse_records_that_are_not_finite(case, bad):
+def test_records_that_are_not_finite_are_refused(case, bad):
     with pytest.raises(SottovoceError, match=r"finite|NaN"):
         case.plan(case.noise).run(case.data(bad), np.random.default_rng(0))
 
 
-@others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/mechanisms/test_noisy_max.py
+@without("dp-gcd")  # two Laplace laws, one inside a maximum: tests/mechanisms/test_noisy_max.py
 def test_messages_of_other_algorithms_carry_the_planned_noise(case):
     plan, silent = case.plan(case.noise), quiet(case)
     drawn = []
@@ -460,7 +447,7 @@ def test_messages_of_other_algorithms_carry_the_planned_noise(case):
     assert kstest(drawn / std, "norm").pvalue > 1e-4
 
 
-@others()
+@without()
 def test_local_privacy_cost_of_other_algorithms_is_that_of_their_releases(case):
     plan = case.plan(case.noise)
     accountant = pld_privacy_accountant.PLDAccountant()
@@ -489,17 +476,15 @@ def test_local_privacy_cost_of_other_algorithms_is_that_of_their_releases(case):
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-2)
 
 
-@pytest.mark.parametrize("case", [case for case in OTHERS if not case.path], ids=repr)  # it names the agents
+@pytest.mark.parametrize("case", [case for case in CASES if case.symmetric and not case.path], ids=repr)
 def test_order_of_records_and_names_of_agents_do_not_matter(case):
-    data = case.data()
+    data, back = case.data(), [1, 2, 3, 0]  # a symmetry of the ring
     if isinstance(data, np.ndarray):
-        back = [1, 2, 3, 0]
         other = data[back]
     elif data.n == 1:
         order = np.random.default_rng(1).permutation(len(data.y))
         other, back = Shards(data.X[order], data.y[order], data.offsets), slice(None)
     else:
-        back = [1, 2, 3, 0]  # a symmetry of the ring
         other = data.subset(back)
     before, after = (quiet(case).run(d, np.random.default_rng(2)).outputs[case.coef] for d in (data, other))
     np.testing.assert_allclose(after, before[back] if before.ndim == 2 else before, atol=1e-12)
@@ -508,19 +493,12 @@ def test_order_of_records_and_names_of_agents_do_not_matter(case):
 # ---- without privacy --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
+@everyone
 def test_infinite_budget_is_a_run_without_noise(case):
     """An infinite epsilon in every guarantee and a note in the result; the rows are checked above."""
-    if case in OTHERS:
-        plan, data = case.plan(case.noise), case.data()
-    else:
-        adjacency = "user" if "user" in case.make.adjacencies else "add-remove"
-        plan = case.plan(clip_norm=1.0, noise_multiplier=2.0, adjacency=adjacency, steps=3)
-        data = shards()
+    plan = case.plan(case.noise)
     free = plan.calibrated_to(math.inf, 1e-5)
     assert has_noise(plan)
     assert not has_noise(free)
     assert all(math.isinf(each.epsilon(1e-5)) for each in free.guarantees() if each.valid)
-    result = free.run(data, np.random.default_rng(0))
-    assert result.provenance["noise"] == "none: no privacy"
-    assert "no privacy" not in plan.run(data, np.random.default_rng(0)).provenance["noise"]
+    assert free.run(case.data(), np.random.default_rng(0)).provenance["noise"] == "none: no privacy"

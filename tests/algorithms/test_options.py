@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from tests.algorithms.cases import CASES, OTHERS, N
+from tests.algorithms.cases import CASES, N
 
 from sottovoce.algorithms import DPDSGT, ConsensusSGD, DPDiNNO, GradientPlan, Optimizer, PrivateAveraging
 from sottovoce.errors import InvalidInput
@@ -50,48 +50,41 @@ BAD = {
     "protocol": ("nonsense", 3, 1.5, True, object(), {}, [1, 2]),
     "start": (np.zeros(3), np.zeros((0, 3))),
 }  # fmt: skip
-ALL = [(case, None) for case in CASES] + [(case, case.noise) for case in OTHERS]
+everyone = pytest.mark.parametrize("case", CASES, ids=repr)
 
 
-def built(case, protecting, **changes):
-    """The plan of a case, with noise, so that what noise needs is checked."""
-    return case.plan(**changes) if protecting is None else case.plan(protecting, **changes)
-
-
-def refused(case, noise, name, value):
-    """What the plan says to a value, or why that is no answer."""
-    changes = {name: value}
-    if noise is not None and name == case.make.noise_field:
-        noise, changes = value, {}
-    if name == "bounds":
-        changes["smoothness"] = None  # one of the two
+def refused(case, name, value):
+    """What the plan says to a value, or why that is no answer; with noise, so that its needs are checked."""
+    changes = {name: value, **({"smoothness": None} if name == "bounds" else {})}  # one of the two
     try:
-        built(case, noise, **changes)
+        case.plan(case.noise, **changes)
     except InvalidInput as error:
         message = str(error)
-        return (
-            ""
-            if message.endswith(".") and "\n" not in message and len(message) < 400
-            else f"not a sentence: {message}"
-        )
+        sentence = message.endswith(".") and "\n" not in message and len(message) < 400
+        return "" if sentence else f"not a sentence: {message}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "taken"
 
 
 def test_every_option_has_a_check():
-    known = {field.name for case, noise in ALL for field in fields(type(built(case, noise)))}
+    known = {field.name for case in CASES for field in fields(type(case.plan(case.noise)))}
     assert known == set(BAD)
 
 
-@pytest.mark.parametrize(("case", "noise"), ALL, ids=repr)
-def test_invalid_option_values_are_refused(case, noise):
-    names = [field.name for field in fields(type(built(case, noise))) if field.name in BAD]
-    answers = {
-        (name, repr(value)): refused(case, noise, name, value) for name in names for value in BAD[name]
-    }
+@everyone
+def test_invalid_option_values_are_refused(case):
+    names = [field.name for field in fields(type(case.plan(case.noise))) if field.name in BAD]
+    answers = {(name, repr(value)): refused(case, name, value) for name in names for value in BAD[name]}
     assert len(answers) > 8
     assert {key: answer for key, answer in answers.items() if answer} == {}
+
+
+@everyone
+def test_adjacencies_that_are_not_accounted_are_refused(case):
+    for adjacency in {"add-remove", "replace-one", "user"} - set(case.make.adjacencies):
+        with pytest.raises(InvalidInput, match=f"adjacency of {case.make.name} must be "):
+            case.plan(case.noise, adjacency=adjacency)
 
 
 def test_protocol_and_a_network_of_other_sizes_are_refused():
@@ -117,13 +110,10 @@ def test_protocol_objects_without_the_needed_capability_are_refused():
             make(GLM(dim=2), protocol, steps=3, clip_norm=1.0, noise_multiplier=1.0, adjacency="user")
 
 
-GRADIENTS = [(case, noise) for case, noise in ALL if issubclass(case.make, GradientPlan)]
-
-
-@pytest.mark.parametrize(("case", "noise"), GRADIENTS, ids=repr)
-def test_optimizers_are_taken_or_refused(case, noise):
+@pytest.mark.parametrize("case", [case for case in CASES if issubclass(case.make, GradientPlan)], ids=repr)
+def test_optimizers_are_taken_or_refused(case):
     if case.make.uses_optimizer:
-        assert built(case, noise, optimizer="momentum").optimizer == Optimizer("momentum")
+        assert case.plan(case.noise, optimizer="momentum").optimizer == Optimizer("momentum")
     else:
         with pytest.raises(InvalidInput, match="leave optimizer at sgd"):
-            built(case, noise, optimizer="momentum")
+            case.plan(case.noise, optimizer="momentum")
