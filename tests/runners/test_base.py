@@ -1,6 +1,5 @@
 """Results: saved and loaded whole, or refused with a sentence."""
 
-import json
 import sys
 from dataclasses import replace
 
@@ -57,28 +56,23 @@ def test_no_code_is_written_or_read(tmp_path):
         Result.load(tmp_path)
 
 
-def test_refusals_say_why(tmp_path):
-    with pytest.raises(DataError, match="There is no result in"):
-        Result.load(tmp_path / "none")
+def test_what_is_no_result_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="There is no result in"):
-        Result.load(tmp_path / "file")
+    for place in (tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(DataError, match="There is no result in"):
+            Result.load(place)
     with pytest.raises(DataError, match="is a file"):
         RESULT.save(tmp_path / "file")
-    RESULT.save(tmp_path / "a")
-    record = tmp_path / "a" / "record.json"
-    text = record.read_text()
-    record.write_text(text[:40])
+
+
+@pytest.mark.parametrize("name", ["record.json", "arrays.npz"])
+@pytest.mark.parametrize("damage", [lambda content: content[:-30], lambda content: b'{"name": "x"}'])
+def test_damaged_results_are_refused(tmp_path, name, damage):
+    RESULT.save(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match="cannot be read"):
-        Result.load(tmp_path / "a")
-    record.write_text(json.dumps({"name": "x"}))
-    with pytest.raises(DataError, match="cannot be read"):
-        Result.load(tmp_path / "a")
-    record.write_text(text)
-    arrays = tmp_path / "a" / "arrays.npz"
-    arrays.write_bytes(arrays.read_bytes()[:-30])
-    with pytest.raises(DataError, match="cannot be read"):
-        Result.load(tmp_path / "a")
+        Result.load(tmp_path)
 
 
 def test_arrays_of_another_run_are_noticed(tmp_path):

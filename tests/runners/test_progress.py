@@ -35,15 +35,12 @@ def test_steps_and_numbers_are_shown_on_standard_error(terminal, capsys):
     assert shown.out == ""
 
 
-def test_the_numbers_stay_until_others_come(terminal, capsys):
+@pytest.mark.parametrize(("later", "shown"), [({}, "accuracy 0.9123"), ({"loss": 3}, "loss 3")])
+def test_the_numbers_stay_until_others_come(later, shown, terminal, capsys):
     with bar(True, "training", steps=8) as show:
         show(3, {"accuracy": 0.91234})
-        show(5, {})
-    assert "accuracy 0.9123" in capsys.readouterr().err.rpartition("5/8")[2]
-    with bar(True, "training", steps=8) as show:
-        show(3, {"accuracy": 0.91234})
-        show(5, {"loss": 3})
-    assert "loss 3" in capsys.readouterr().err.rpartition("5/8")[2]
+        show(5, later)
+    assert shown in capsys.readouterr().err.rpartition("5/8")[2]
 
 
 def test_an_error_passes_and_the_bar_is_wiped(terminal, capsys):

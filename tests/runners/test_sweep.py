@@ -89,7 +89,7 @@ def test_a_killed_worker_is_named_and_the_same_call_goes_on(tmp_path):
     with pytest.raises(ClusterError, match=r"loky worker died, or .*start the same command again"):
         sweep(mortal, trials, tmp_path / "out", jobs=2)
     finished = {json.loads(path.read_text())["value"] for path in (tmp_path / "out").glob("*.json")}
-    assert {0, 1} <= finished
+    assert len(finished & {0, 1, 2}) >= 2  # of two workers one takes 3 after two others have ended
     assert 3 not in finished
     (tmp_path / "mended").touch()
     assert [r["value"] for r in sweep(mortal, trials, tmp_path / "out", jobs=2)] == list(range(6))
@@ -98,43 +98,18 @@ def test_a_killed_worker_is_named_and_the_same_call_goes_on(tmp_path):
     assert all(ran.count(str(n)) == 1 for n in finished)
 
 
-def test_bad_input(tmp_path):
-    with pytest.raises(InvalidInput, match="Two trials are called 'a'"):
-        sweep(audit_trial, [Trial("a"), Trial("a")], tmp_path)
-    with pytest.raises(InvalidInput, match="seeds are derived"):
-        sweep(audit_trial, grid(seed=[1]), tmp_path)
-    with pytest.raises(InvalidInput, match="backend must be"):
-        sweep(audit_trial, [], tmp_path, backend="slurm")
-    with pytest.raises(InvalidInput, match="jobs"):
-        sweep(audit_trial, [], tmp_path, jobs=0)
-
-
-ENGINE = """
-import sys
-from sottovoce_papers.sweep import audit_trial
-from sottovoce.runners.sweep import grid, sweep
-
-if __name__ == "__main__":
-    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
-    sweep(audit_trial, trials, sys.argv[1], jobs=2, backend=sys.argv[2])
-"""
-
-
-@pytest.mark.parametrize("backend", ["ray", "dask"])
-def test_engines_give_the_records_of_one_process(tmp_path, backend):
-    pytest.importorskip("ray" if backend == "ray" else "distributed")
-    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
-    script = tmp_path / "engine.py"
-    script.write_text(ENGINE)
-    command = [sys.executable, str(script), str(tmp_path / "spread"), backend]
-    source = str(Path(sottovoce.__file__).parents[1])
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, timeout=500)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    assert len(list((tmp_path / "spread").glob("*.json"))) == 4
-    alone = sweep(audit_trial, trials, tmp_path / "alone")
-    spread = sweep(audit_trial, trials, tmp_path / "spread")  # reads what the engine's workers wrote
-    assert [r["value"] for r in spread] == [r["value"] for r in alone]
-    assert len(list((tmp_path / "spread").glob("*.json"))) == 4
+@pytest.mark.parametrize(
+    ("words", "trials", "options"),
+    [
+        ("Two trials are called 'a'", [Trial("a"), Trial("a")], {}),
+        ("seeds are derived", grid(seed=[1]), {}),
+        ("backend must be", [], {"backend": "slurm"}),
+        ("jobs", [], {"jobs": 0}),
+    ],
+)
+def test_invalid_sweeps_are_refused(words, trials, options, tmp_path):
+    with pytest.raises(InvalidInput, match=words):
+        sweep(audit_trial, trials, tmp_path, **options)
 
 
 PLAN = """
