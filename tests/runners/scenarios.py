@@ -53,7 +53,7 @@ def average(protocol, dim=3):
     return sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0, dim=dim)
 
 
-def averaging_on2(cluster, folder):
+def averaging_on4(cluster, folder):
     """Whether rank 0 holds the bytes of one process."""
     out = {}
     for dtype, dim in ((np.float64, 1), (np.float64, 3), (np.float32, 300)):
@@ -65,9 +65,6 @@ def averaging_on2(cluster, folder):
                 same = actual.dtype == wanted.dtype and (actual == wanted).all()
                 out[f"{name} {np.dtype(dtype)} {dim}"] = bool(same)
     return out
-
-
-averaging_on4 = averaging_on2
 
 
 def traffic_on2(cluster, folder):
@@ -119,7 +116,6 @@ def network_plans():
         "dp-dsgt": algorithms.DPDSGT(objective, steps=4, **common),
         "dp-dinno": algorithms.DPDiNNO(objective, steps=3, primal_steps=2, optimizer=adam, **common),
         "consensus": algorithms.ConsensusSGD(objective, steps=3, **common),
-        "muffliato": algorithms.MuffliatoSGD(objective, "chebyshev:3", steps=3, **common),
     }
     return {name: (plan, data) for name, plan in plans.items()}
 
@@ -133,9 +129,7 @@ def linear_plans():
     heavy, fresh = algorithms.Optimizer("momentum", 0.5), sv.protocols.FreshNoiseGossip(net, 3, 0.05)
     plans = {
         "muffliato-sgd": algorithms.MuffliatoSGD(model, sv.protocols.Chebyshev(net, 3), **user),
-        "muffliato-sgd record": algorithms.MuffliatoSGD(model, sv.protocols.Gossip(net, 1), **record),
         "consensus-sgd": algorithms.ConsensusSGD(model, trees, optimizer=heavy, **user),
-        "consensus-sgd record": algorithms.ConsensusSGD(model, net, **record),
         "consensus-sgd masked": algorithms.ConsensusSGD(model, "masked", network=net, **record),
         "fresh-noise": algorithms.MuffliatoSGD(model, fresh, **user),
     }
@@ -154,9 +148,6 @@ def plans_on2(cluster, folder):
             sent = sum(traffic["bytes"] for traffic in result.provenance["traffic"])
             out[name] = {"difference": float(moved), "bytes": sent}
     return out
-
-
-plans_on4 = plans_on2
 
 
 def member_directory(cluster, folder, epsilon):
