@@ -86,13 +86,13 @@ def test_labels_and_privacy_costs():
 
 
 def test_invalid_plans_are_refused():
+    data = admm_problem(n=8)
     with pytest.raises(InvalidInput, match="clip_norm must be positive, and finite"):
         TokenADMM(GLM(), 9, 3, 1.0, math.inf, 0.5)
-    X, y = admm_problem(n=8)
     with pytest.raises(InvalidInput, match="9 records"):
-        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5).run((X, y), np.random.default_rng(0))
+        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5).run(data, np.random.default_rng(0))
     with pytest.raises(InvalidInput, match="rounding slack"):
-        CentralADMM(GLM(), 8, 3, 1.0, 1e-6, 1.0).run((X, y), sv.privacy.ProtectiveNoise())
+        CentralADMM(GLM(), 8, 3, 1.0, 1e-6, 1.0).run(data, sv.privacy.ProtectiveNoise())
 
 
 def central_twin(plan, X, y, seed):

@@ -48,7 +48,7 @@ BAD = {
     "accounting": WORD, "optimizer": (*WORD[:2], 1, None, [], object()),
     "path": ("nonsense", "", (0, N), 5, None, object(), (0.5, 1.0)),
     "protocol": ("nonsense", 3, 1.5, True, object(), {}, [1, 2]),
-    "start": (np.zeros(3), np.zeros((0, 3))),
+    "start": (None, np.zeros(3), np.zeros((0, 3))),
 }  # fmt: skip
 everyone = pytest.mark.parametrize("case", CASES, ids=repr)
 

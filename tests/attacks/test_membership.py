@@ -15,12 +15,10 @@ from sottovoce_papers.bayrooti2023.small_net import SmallNet
 
 torch = pytest.importorskip("torch")
 
-from sottovoce.algorithms.consensus_sgd import ConsensusSGD  # noqa: E402
-from sottovoce.algorithms.dp_dinno import DPDiNNO  # noqa: E402
-from sottovoce.algorithms.dp_dsgd import DPDSGD  # noqa: E402
-from sottovoce.algorithms.dp_dsgt import DPDSGT  # noqa: E402
-from sottovoce.algorithms.dp_sgd import DPSGD  # noqa: E402
+from sottovoce.algorithms import DPDSGD, DPDSGT, DPSGD, ConsensusSGD, DPDiNNO  # noqa: E402
+from sottovoce.attacks.membership import _Tap  # noqa: E402
 from sottovoce.objectives.nets.objective import NetObjective  # noqa: E402
+from sottovoce.runners import run_stacked  # noqa: E402
 
 NET = SmallNet()
 START = NET.initial(np.random.default_rng(0))
@@ -203,29 +201,20 @@ class FixedGradients:
         return self.gradients[k]
 
 
-@pytest.mark.parametrize(("method", "times", "part"), [("dp_dsgd", 0, 0), ("dp_dsgt", 1, 1)])
-def test_a_neighbor_adds_up_the_owners_noisy_gradients(method, times, part):
+@pytest.mark.parametrize(("kind", "parts"), [(DPDSGD, 1), (DPDSGT, 2)])
+def test_a_neighbor_adds_up_the_owners_noisy_gradients(kind, parts):
     """What the tap decodes against the gradients themselves; who does not hear the owner decodes nothing."""
-    from sottovoce.algorithms import DPDSGD, DPDSGT
-    from sottovoce.attacks.membership import _Tap
-    from sottovoce.runners import run_stacked
-
     copies, agents, width, steps, rate = 2, 3, 4, 6, 0.5
     source = FixedGradients(steps, copies * agents, width)
     start = np.tile(np.arange(4.0), (copies * agents, 1))
     options = {"steps": steps, "learning_rate": rate, "clip_norm": 1.0, "adjacency": "user"}
-    plans = {
-        "dp_dsgd": DPDSGD(sv.objectives.GLM(dim=4), sv.graphs.path(3), **options),
-        "dp_dsgt": DPDSGT(sv.objectives.GLM(dim=4), sv.graphs.path(3), **options),
-    }
+    plan = kind(sv.objectives.GLM(dim=4), sv.graphs.path(3), **options)
     direction = np.array([0.5, 0.5, -0.5, 0.5])
-    views = {"neighbor": (1,), "distant": (2,)}
-    tap = _Tap(copies, direction, views, start[0], 0)
-    gossip = sv.protocols.Gossip(sv.graphs.path(3), 1)
-    run_stacked(plans[method].algorithm(source, start), gossip, steps, mix=tap)
-    parts = 1 if method == "dp_dsgd" else 2
-    decoded = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, times, part]
+    tap = _Tap(copies, direction, {"neighbor": (1,), "distant": (2,)}, start[0], 0)
+    run_stacked(plan.algorithm(source, start), sv.protocols.Gossip(sv.graphs.path(3), 1), steps, mix=tap)
+    # rows are sums of gradients, tracked ones sums of their differences
+    decoded = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, parts - 1, parts - 1]
     pulled = (source.gradients @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent
-    wanted = -rate * pulled.sum(axis=0) if method == "dp_dsgd" else pulled.sum(axis=0)
+    wanted = -rate * pulled.sum(axis=0) if parts == 1 else pulled.sum(axis=0)
     np.testing.assert_allclose(decoded, wanted, atol=1e-12)
     assert "distant" not in tap.decoded

@@ -17,12 +17,6 @@ def test_more_blocks_than_accounted_are_refused():
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, active_blocks=1, start=np.zeros((2, 1)))
     with pytest.raises(InvalidInput, match="accounted"):
         plan.run(None, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="start="):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2)
-    with pytest.raises(InvalidInput, match="relaxation"):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, relaxation=0.0, start=np.zeros((1, 1)))
-    with pytest.raises(InvalidInput, match=r"\(blocks, dim\)"):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros(3))
 
 
 def test_number_of_blocks_is_compared_with_the_plan():

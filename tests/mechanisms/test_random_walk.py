@@ -1,5 +1,7 @@
 """The mechanism of a token: clipped steps, rounding, what was announced."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.algorithms.toys import SECRET, walk_shards
@@ -46,25 +48,12 @@ def test_rounding_slack_above_the_clip_is_refused():
         plan.run(two, sv.privacy.ProtectiveNoise())
 
 
-def test_draws_that_differ_from_the_plan_are_refused():
-    from dataclasses import replace
-
-    from sottovoce.mechanisms.random_walk import RandomWalkMechanism
-
+def test_contributions_of_every_node_are_compared_with_the_plan():
+    """Clip norm, noise and steps are compared in the contract of all algorithms."""
     plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 20, 0.3, 0.5, 0.7, cap=4, **SECRET)
+    mechanism = plan.mechanism(walk_shards(), range(6), RunRandomness.from_rng(np.random.default_rng(0)))
     planned = [plan.releases(v) for v in range(6)]
-    options = {"clip_norm": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
-
-    def mechanism(releases=planned, **other):
-        random = RunRandomness.from_rng(np.random.default_rng(0))
-        common = {"objective": GLM(), "data": walk_shards(), "network": plan.network, "agents": range(6)}
-        return RandomWalkMechanism(
-            random=random, announced_releases=releases, **{**common, **options, **other}
-        )
-
-    mechanism()
-    for other in ({"clip_norm": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):
+    shorter = [*planned[:5], [replace(planned[5][0], steps=3)]]
+    for other in ({"cap": None}, {"cap": 5}, {"announced_releases": shorter}):
         with pytest.raises(ReleaseMismatch):
-            mechanism(**other)
-    with pytest.raises(ReleaseMismatch):
-        mechanism([*planned[:5], [replace(planned[5][0], steps=3)]])
+            replace(mechanism, **other)
