@@ -27,7 +27,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.attacks.gossip import gossip_attack
+from sottovoce.attacks.gossip import attacking_nodes, gossip_attack
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.protocols import Gossip, LinearProtocol
@@ -191,13 +191,8 @@ def gradient_attack(
             "the attack on descent needs a linear protocol without memory or fresh noise, got "
             f"{protocol.name!r}; plain gossip has the same span as Chebyshev."
         )
-    total = _validate.count(steps, "steps")
-    chosen = _validate.nodes(attackers, protocol.n, "attackers")
+    chosen, total = attacking_nodes(protocol, attackers), _validate.count(steps, "steps")
     targets = tuple(sorted(set(range(protocol.n)) - set(chosen)))
-    if not targets:
-        raise InvalidInput(f"attackers names all {protocol.n} nodes, so there is nobody left to attack.")
-    if protocol.rounds < 1:
-        raise InvalidInput("an attack needs at least 1 round a step, got a protocol of 0 rounds.")
     messages, response = _responses(protocol, chosen, targets, total)
     return GradientAttack(protocol, chosen, targets, total, messages, response)
 

@@ -139,6 +139,16 @@ def reconstructed_by_each(protocol: Protocol, exact: bool | None = None) -> list
     return [_attack(protocol, v, exact, solver).nodes for v in range(protocol.n)]
 
 
+def attacking_nodes(protocol: Protocol, attackers: int | Iterable[int]) -> tuple[int, ...]:
+    """Return the attackers sorted, refused if nobody is left to attack or nothing is sent."""
+    chosen = _validate.nodes(attackers, protocol.n, "attackers")
+    if len(chosen) == protocol.n:
+        raise InvalidInput(f"attackers names all {protocol.n} nodes, so there is nobody left to attack.")
+    if protocol.rounds < 1:
+        raise InvalidInput("an attack needs at least 1 round, got a protocol of 0 rounds.")
+    return chosen
+
+
 def _in_clear(protocol: Protocol) -> bool:
     """Whether the matrices say what the rows received tell of the values; masked rows tell only sums."""
     return protocol.linear and not protocol.masked
@@ -147,11 +157,7 @@ def _in_clear(protocol: Protocol) -> bool:
 def _attack(
     protocol: Protocol, attackers: int | Iterable[int], exact: bool | None, solver: _Solver | None
 ) -> Reconstruction:
-    chosen = _validate.nodes(attackers, protocol.n, "attackers")
-    if len(chosen) == protocol.n:
-        raise InvalidInput(f"attackers names all {protocol.n} nodes, so there is nobody left to attack.")
-    if protocol.rounds < 1:
-        raise InvalidInput("an attack needs at least 1 round, got a protocol of 0 rounds.")
+    chosen = attacking_nodes(protocol, attackers)
     possible = _in_clear(protocol) and protocol.fresh_std == 0
     if exact and not possible:
         raise InvalidInput(

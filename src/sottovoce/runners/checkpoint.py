@@ -81,7 +81,10 @@ class Checkpoint:
 
     def write(self, step: int, agents: np.ndarray, state: object, part: int) -> str:
         """Write the hosted agents' state durably and return the file's name."""
-        self._make()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise self._no_folder() from None
         name = f"step-{step:09d}.part-{part:05d}.npz"
         arrays: dict[str, Any] = {f"leaf{k}": leaf for k, leaf in enumerate(leaves(state))}
         if any(leaf.dtype.hasobject for leaf in arrays.values()):
@@ -139,12 +142,6 @@ class Checkpoint:
         columns = zip(per_agent, *(arrays for _, arrays in parts), strict=True)
         whole = [np.concatenate(pieces)[places] if each else pieces[0] for each, *pieces in columns]
         return saved.step, rebuilt(like, whole)
-
-    def _make(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise self._no_folder() from None
 
     def _no_folder(self) -> ConfigError:
         return ConfigError(f"{self.folder} is a file, a checkpoint is a folder; name another place.")
