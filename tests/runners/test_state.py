@@ -69,15 +69,6 @@ def test_numbers_keep_their_kind():
     same(rebuilt(state, leaves(state)), state)
 
 
-def test_tensors():
-    torch = pytest.importorskip("torch")
-    state = (torch.arange(3, dtype=torch.float32), {"count": 2})
-    for back in (rebuilt(state, leaves(state)), unpack(pack(state), state)):
-        assert isinstance(back[0], torch.Tensor)
-        assert back[0].dtype == torch.float32
-        assert back[0].tolist() == [0, 1, 2]
-
-
 def test_too_many_or_too_few_arrays():
     with pytest.raises(ConfigError, match=r"holds 2 arrays, .* has 1"):
         rebuilt((0,), [np.array(1), np.array(2)])

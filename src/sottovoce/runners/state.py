@@ -1,7 +1,7 @@
 """An algorithm's state as arrays or as bytes, and back: numbers and nesting only, no code and no type names.
 
-A state is nested tuples, lists and dictionaries of arrays and numbers. Classes (named tuples, tensors) come
-from a template, the state that `Algorithm.init` makes, never from what was stored.
+A state is nested tuples, lists and dictionaries of arrays and numbers. Classes of tuples come from a
+template, the state that `Algorithm.init` makes, never from what was stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def mapped(state: object, change: Callable[[Any], Any]) -> Any:
 def leaves(state: object) -> list[np.ndarray]:
     """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested."""
     arrays: list[np.ndarray] = []
-    mapped(state, lambda leaf: arrays.append(np.asarray(_without_torch(leaf))))
+    mapped(state, lambda leaf: arrays.append(np.asarray(leaf)))
     return arrays
 
 
@@ -51,7 +51,7 @@ def pack(state: object) -> bytes:
 
 
 def unpack(raw: bytes, template: object = None) -> Any:
-    """Return the state; classes of tuples and tensors are taken from ``template`` where it has them."""
+    """Return the state; classes of tuples are taken from ``template`` where it has them."""
     try:
         (size,) = struct.unpack_from("<Q", raw)
         tree = json.loads(raw[8 : 8 + size])
@@ -63,15 +63,8 @@ def unpack(raw: bytes, template: object = None) -> Any:
     return value
 
 
-def _without_torch(value: Any) -> Any:
-    """Return a tensor as an array, without importing torch; anything else as it is."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
-
-
-def _same_number(like: Any, array: np.ndarray) -> Any:
-    """Return an array as a tensor, an array or a number, whichever ``like`` is."""
-    if hasattr(like, "new_tensor"):
-        return like.new_tensor(array)
+def _same_number(like: object, array: np.ndarray) -> Any:
+    """Return an array as an array or a number, whichever ``like`` is."""
     if isinstance(like, np.generic):
         return array[()]
     return array if isinstance(like, np.ndarray) else array.item()
@@ -91,7 +84,6 @@ def _describe(value: object, buffers: list[np.ndarray]) -> Any:
         return {"t" if isinstance(value, tuple) else "l": [_describe(item, buffers) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, (str, int)) for key in value):
         return {"d": [[key, _describe(item, buffers)] for key, item in value.items()]}
-    value = _without_torch(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         array = np.ascontiguousarray(value)
         buffers.append(array)
@@ -104,7 +96,7 @@ def _rebuild(tree: Any, raw: bytes, at: int, template: object) -> tuple[Any, int
     if kind == "v":
         return body, at
     if kind == "a":
-        return _array(body, raw, at, template)
+        return _array(body, raw, at)
     if kind == "d":
         known = template if isinstance(template, dict) else {}
         entries = {}
@@ -122,7 +114,7 @@ def _rebuild(tree: Any, raw: bytes, at: int, template: object) -> tuple[Any, int
     return _same_kind(template if fits and isinstance(template, tuple) else (), items), at
 
 
-def _array(body: Any, raw: bytes, at: int, template: object) -> tuple[Any, int]:
+def _array(body: Any, raw: bytes, at: int) -> tuple[np.ndarray, int]:
     dtype, shape = np.dtype(str(body[0])), tuple(int(size) for size in body[1])
     if dtype.kind not in "fiub":
         raise ValueError(dtype)
@@ -130,5 +122,4 @@ def _array(body: Any, raw: bytes, at: int, template: object) -> tuple[Any, int]:
     end = at + count * dtype.itemsize
     if count < 0:  # numpy would read all that is left; fewer bytes than wanted it refuses itself
         raise ValueError(count)
-    array = np.frombuffer(raw, dtype, count, at).reshape(shape).copy()
-    return template.new_tensor(array) if hasattr(template, "new_tensor") else array, end
+    return np.frombuffer(raw, dtype, count, at).reshape(shape).copy(), end
