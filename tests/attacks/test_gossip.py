@@ -128,7 +128,8 @@ def test_combinations_are_the_rows_of_the_reduced_form():
         for combination in attack.combinations:
             assert len(combination.nodes) >= 2
             assert not set(combination.nodes) & {attacker, *attack.nodes}
-            np.testing.assert_allclose(combination.value(estimate), combination.value(values), atol=1e-8)
+            nodes, weights = list(combination.nodes), list(combination.coefficients.values())
+            np.testing.assert_allclose(weights @ estimate[nodes], weights @ values[nodes], atol=1e-8)
         floating = gossip.gossip_attack(protocol, attacker, exact=False)
         assert len(floating.combinations) == len(attack.combinations)
     two_thirds = gossip.Combination({4: -1.0, 7: 2 / 3, 9: np.sqrt(2)})

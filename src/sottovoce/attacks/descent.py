@@ -103,19 +103,6 @@ class GradientAttack:
         estimate[sorted(set(self.targets) - set(self.reached))] = np.nan
         return estimate
 
-    def variance(self, noise_std: float = 1.0) -> np.ndarray:
-        """Return the variance ``(n,)`` of the estimate of each contribution per coordinate.
-
-        ``noise_std`` is that of the fluctuations of one contribution; infinite where not identifiable,
-        zero for the attackers themselves.
-        """
-        out = np.full(self.protocol.n, np.inf)
-        spread = np.linalg.pinv(self.whitened, rcond=1e-13)
-        out[list(self.targets)] = np.sum(spread**2, axis=1) * noise_std**2
-        hidden = sorted(set(self.targets) - set(self.identifiable))
-        out[hidden], out[list(self.attackers)] = np.inf, 0.0
-        return out
-
     @property
     def whitened(self) -> np.ndarray:
         """The matrix ``(directions, targets)`` of constant gradients, in units of the fluctuations.

@@ -62,10 +62,6 @@ class Combination:
         """The nodes whose values are mixed."""
         return tuple(self.coefficients)
 
-    def value(self, rows: np.ndarray) -> np.ndarray:
-        """Return the combination of the rows ``(n, dim)``."""
-        return np.asarray(np.array([*self.coefficients.values()]) @ np.asarray(rows)[list(self.coefficients)])
-
     def __str__(self) -> str:
         return self.named({node: f"x{node}" for node in self.coefficients})
 
