@@ -11,7 +11,7 @@ from tests.algorithms.toys import admm_problem
 import sottovoce as sv
 from sottovoce.algorithms import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.errors import InvalidInput, NotAGuarantee
-from sottovoce.mechanisms.admm_kernels import prox_rows, record_moves
+from sottovoce.mechanisms.admm_kernels import client_moves, prox_rows
 from sottovoce.objectives import GLM, clip_rows
 
 
@@ -43,7 +43,8 @@ def test_influence_of_a_record_on_every_release_given_the_past(noise_in):
         means = []
         for which, D in enumerate((X, other)):
             free = math.inf if noise_in == "mean" else 0.6
-            moves = record_moves(0, 1.0, D, y, u[which], z, 1.5, free)
+            each, everyone = np.arange(n + 1), np.ones(n, bool)
+            moves = client_moves(0, 1.0, D, y, each, u[which], z, 1.5, free, everyone)
             u[which] = u[which] + moves
             means.append(
                 clip_rows(u[which] - z, 0.6).mean(axis=0) if noise_in == "mean" else 2 * moves.mean(axis=0)

@@ -57,9 +57,6 @@ def test_refusals_say_why(tmp_path):
     part.write_bytes(part.read_bytes()[:40])
     with pytest.raises(DataError, match="cannot be read"):
         checkpoint.load(np.array([0]), state(np.array([0])))
-    (tmp_path / "current.json").write_text("{")
-    with pytest.raises(DataError, match="damaged"):
-        checkpoint.latest()
 
 
 def test_one_process_saves_and_goes_on_from_ranks(tmp_path):
@@ -99,13 +96,12 @@ def test_what_is_refused_in_one_process(tmp_path):
     checkpoint.save(1, everybody, ())
     with pytest.raises(ConfigError, match=r"shapes \[\], this algorithm's state has"):
         checkpoint.load(everybody, (np.zeros(3), np.zeros((2, 1))))
-    (tmp_path / "a" / "current.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="is damaged"):
-        checkpoint.latest()
-    (tmp_path / "a" / "current.json").unlink()
-    (tmp_path / "a" / "current.json").mkdir()
-    with pytest.raises(DataError, match="is damaged"):
-        checkpoint.latest()
+    current = tmp_path / "a" / "current.json"
+    for damage in (lambda: current.write_text("{"), lambda: current.write_bytes(b"\xff\xfe"), current.unlink):
+        damage()
+        current.exists() or current.mkdir()
+        with pytest.raises(DataError, match="is damaged"):
+            checkpoint.latest()
 
 
 def test_leftovers_of_a_crash_go_with_the_next_checkpoint(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 
 from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
-from sottovoce.mechanisms.admm_kernels import client_moves, record_moves, token_hops
+from sottovoce.mechanisms.admm_kernels import client_moves, token_hops
 from sottovoce.mechanisms.base import Mechanism, inner_clip
 from sottovoce.mechanisms.random_walk import TokenMechanism
 from sottovoce.noise.run_randomness import RunRandomness
@@ -121,7 +121,9 @@ class RecordProxMechanism(ProximalMechanism):
         """Return the duals (records, p) after step ``k`` at the model ``z``, and the noisy mean (1, p)."""
         model, data, lam, fresh = self.objective, self.data, self.relaxation, self.noise_in == "mean"
         C = math.inf if fresh else self._inner_clip
-        moves = record_moves(model.kind, model.width, data.X, data.y, u, z, self.gamma, C)
+        each = np.arange(len(data.y) + 1)  # every record counts as a client
+        records = (model.kind, model.width, data.X, data.y, each)
+        moves = client_moves(*records, u, z, self.gamma, C, np.ones(len(data.y), bool))
         u = u + 2.0 * lam * moves
         mean = (clip_rows(u - z, self._inner_clip) if fresh else 2.0 * moves).mean(axis=0)
         noisy = self.add_noise(mean[None], [0], k)

@@ -19,22 +19,11 @@ from sottovoce.objectives.kernels import (
 
 
 @njit(cache=True)
-def record_moves(
-    kind: int, width: float, X: Array, y: Array, u: Array, z: Array, gamma: float, clip_norm: float
-) -> Array:
-    """clip_C(prox_{gamma f_i}(2z - u_i) - z) for every record."""
-    n, p = X.shape
-    out = np.empty((n, p))
-    for i in range(n):
-        out[i] = client_move(kind, width, X[i : i + 1], y[i : i + 1], u[i], z, gamma, clip_norm)
-    return out
-
-
-@njit(cache=True)
 def client_moves(
     kind: int, width: float, X: Array, y: Array, offsets: Array, u: Array, z: Array, gamma: float,
     clip_norm: float, chosen: Array,
 ) -> Array:  # fmt: skip
+    """clip_C(prox_{gamma f_i}(2z - u_i) - z) for every holder i of records that is chosen, else zero."""
     n, p = u.shape
     out = np.zeros((n, p))
     for i in range(n):
