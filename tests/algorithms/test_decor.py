@@ -4,24 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from tests.algorithms.toys import RING, N, P, shards
 
 import sottovoce as sv
 from sottovoce.algorithms import Decor, Mafalda
 from sottovoce.algorithms.mafalda import correlation
-from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
 
-N, P = 6, 3
-RING = sv.graphs.ring(N)
 ONE = sv.protocols.Gossip(RING, 1)
-
-
-def shards(each=2, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(N * each, P))
-    return Shards(X, np.sign(rng.normal(size=N * each)), np.arange(N + 1) * each)
 
 
 def plans(**changes):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.algorithms.toys import RING, N, P
 
 import sottovoce as sv
 from sottovoce.algorithms import Mafalda
@@ -10,8 +11,6 @@ from sottovoce.data import Shards
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 
-N, P = 6, 3
-RING = sv.graphs.ring(N)
 ONE = sv.protocols.Gossip(RING, 1)
 
 

@@ -31,7 +31,7 @@ class CentralPlan(Plan):
 
     central = True
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
-    takes_sparse: ClassVar[bool] = False
+    takes_sparse: ClassVar[bool] = False  # whether its steps read sparse features
     n = 1
 
     @property
