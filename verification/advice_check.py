@@ -34,9 +34,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import sottovoce as sv
-from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice import Sample, simulate
 from sottovoce.algorithms import ConsensusSGD
+from sottovoce.algorithms.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.objectives import GLM
 from sottovoce.protocols import Tree, few_leaf_tree
 from verification import store

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice.candidates import averaging_candidates, guarantee_against, plan_for
 from sottovoce.advice.comparison import compare
 from sottovoce.advice.suggestions import suggestions
 from sottovoce.advice.usefulness import answer_error
+from sottovoce.algorithms.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Tree
 

@@ -13,9 +13,9 @@ from tests.algorithms.toys import COMMON, FOUR, RING, SIZES, N, blobs, net, shar
 from torch import nn
 
 import sottovoce as sv
-from sottovoce.accounting.tree_noise import fresh_tree_noise
 from sottovoce.algorithms import DPSGD, ConsensusFedAvg, ConsensusSGD
 from sottovoce.algorithms.consensus_sgd import estimand
+from sottovoce.algorithms.tree_noise import fresh_tree_noise
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.privacy import gaussian_epsilon

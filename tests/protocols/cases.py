@@ -45,6 +45,11 @@ def averaging_protocols():
     ]
 
 
+def random_tree(n, rng):
+    """Every labeled tree equally likely."""
+    return Tree(sv.graphs.complete(n), kind="uniform", rng=rng)
+
+
 def run_locally(protocol, values, noise=None, step=0):
     """Return the rows that peers end with, and every row that was sent, by (round, sender, receiver)."""
     nodes = [protocol.node_state(v) for v in range(protocol.n)]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sottovoce.accounting.calibration import calibrate, calibrate_gaussian
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.advice.requirements import RequiredView, Requirements
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
@@ -24,6 +23,7 @@ from sottovoce.algorithms.dp_dsgd import DPDSGD
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.plan import UNSPENT, Plan
+from sottovoce.algorithms.tree_noise import least_tree_noise
 from sottovoce.errors import ConfigError, InvalidInput, MissingDependency
 from sottovoce.objectives import GLM
 from sottovoce.objectives.base import Objective

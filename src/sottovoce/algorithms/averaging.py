@@ -26,10 +26,10 @@ from sottovoce.accounting.accountant import ViewName
 from sottovoce.accounting.guarantee import Adjacency, Guarantee
 from sottovoce.accounting.observation import Averaging
 from sottovoce.accounting.release import Release
-from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.options import NoiseAllocation, require_capabilities, resolved_protocol
 from sottovoce.algorithms.plan import Plan, noise_on_grid
 from sottovoce.algorithms.schedule import Schedule
+from sottovoce.algorithms.tree_noise import optimal_noise
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Announced

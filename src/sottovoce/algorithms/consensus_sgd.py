@@ -23,10 +23,10 @@ import numpy as np
 
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Consensus
-from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import OptimizerState
 from sottovoce.algorithms.options import NoiseAllocation
+from sottovoce.algorithms.tree_noise import optimal_noise
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.protocols import Protocol

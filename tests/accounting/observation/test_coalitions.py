@@ -6,13 +6,34 @@ import math
 import numpy as np
 import pytest
 from tests.accounting.small_plans import D, by_name, every, one, plan_of, stationary_plan
+from tests.protocols.cases import random_tree
 
 import sottovoce as sv
 from sottovoce.accounting.observation import Averaging, Consensus
-from sottovoce.accounting.tree_noise import least_tree_noise
+from sottovoce.accounting.observation.coalitions import tree_hiding, worst_tree_coalitions
+from sottovoce.algorithms.tree_noise import least_tree_noise
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import account
 from sottovoce.protocols import Masked, Tree
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_worst_coalition_sits_beside_its_victim(seed):
+    """The closed form against every coalition, and the coalition it names against its own blocks."""
+    rng = np.random.default_rng([9, seed])
+    tree = random_tree(int(rng.integers(3, 10)), rng)
+    noise = rng.lognormal(sigma=2.0, size=tree.n) * (rng.random(tree.n) < 0.8)
+    for c in range(1, min(5, tree.n)):
+        least = np.full(tree.n, np.inf)
+        for coalition in itertools.combinations(range(tree.n), c):
+            for block in tree.blocks(coalition):
+                least[block] = np.minimum(least[block], math.fsum(noise[block]))
+        np.testing.assert_allclose(tree_hiding(tree, noise, c), least, rtol=1e-12)
+        for u, coalition in enumerate(worst_tree_coalitions(tree, noise, c)):
+            assert u not in coalition
+            assert len(coalition) <= c
+            (around,) = (block for block in tree.blocks(coalition) if u in block)
+            assert math.fsum(noise[around]) == pytest.approx(least[u], rel=1e-12)
 
 
 def test_many_coalitions_on_a_tree_stay_exact():

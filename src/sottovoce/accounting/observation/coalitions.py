@@ -1,13 +1,22 @@
-"""What coalitions learn of averaged releases: which coalitions decide, and which share they learn."""
+"""What coalitions learn of averaged releases: which coalitions decide, and which share they learn.
+
+On one tree the worst coalition of a member u has a closed form, whatever the noise. The parts of the tree
+without u are its sides. c colluders learn most of u if they are neighbors of u, on the c sides with the most
+noise: a colluder that moves along its side to the neighbor of u removes all the noise of that side instead of
+a part, and no other side changes. So u is hidden by all the noise but that of these c sides, and coalitions
+need not be tried.
+"""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce.accounting.question import Coalition, PrivacyQuestion
-from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols import Protocol
+from sottovoce.protocols import Protocol, Tree
 
 AVERAGING_ASSUMPTIONS = (
     "observers are honest but curious and share what they see",
@@ -41,6 +50,42 @@ def worst_coalitions(question: PrivacyQuestion) -> list[Coalition] | None:
         worst = worst_tree_coalitions(protocol.sum_tree, stds**2, size)
         return sorted(set(worst)) if question.user is None else [worst[question.user]]
     return question.coalitions
+
+
+def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndarray:
+    """Return (n,) the noise that hides each member from the worst coalition of ``colluders`` others.
+
+    It is the least, over every coalition of at most ``colluders`` other members, of the noise in the sum that
+    the member's row is part of; its loss against the worst of them is ``Delta**2`` over this.
+    """
+    own = np.asarray(variances, float).ravel()
+    # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
+    hidden_by = ([weight for weight, _ in sides[colluders:]] for sides in _sides(tree, own))
+    return np.array([math.fsum([noise, *others]) for noise, others in zip(own, hidden_by, strict=True)])
+
+
+def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
+    """Return, for each member, the coalition of at most ``colluders`` others that learns most of it."""
+    own = np.asarray(variances, float).ravel()
+    return [tuple(sorted(w for _, w in sides[:colluders])) for sides in _sides(tree, own)]
+
+
+def _sides(tree: Tree, variances: np.ndarray) -> list[list[tuple[float, int]]]:
+    """Return, per member, the sides of the tree, loudest first: their noise, and the neighbor there."""
+    order = np.argsort(-tree.depths, kind="stable").tolist()
+    parents, under = tree.parents.tolist(), variances.tolist()
+    below: list[list[tuple[float, int]]] = [[] for _ in range(tree.n)]
+    for u in order:
+        if parents[u] >= 0:
+            under[parents[u]] += under[u]
+            below[parents[u]].append((under[u], u))
+    above = [0.0] * tree.n  # added up from the top, so that no weight is the difference of larger ones
+    for u in reversed(order):
+        for _, child in below[u]:
+            others = (weight for weight, w in below[u] if w != child)
+            above[child] = math.fsum([variances[u], above[u], *others])
+    sides = [[*below[u], (above[u], parents[u])] if parents[u] >= 0 else below[u] for u in range(tree.n)]
+    return [sorted(beside, key=lambda side: (-side[0], side[1])) for beside in sides]
 
 
 def _protocols(question: PrivacyQuestion) -> list[Protocol]:

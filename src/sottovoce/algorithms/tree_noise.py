@@ -13,20 +13,15 @@ of its own and at most c edges to the coalition, so one of the two has tree degr
 1 if c = 1. With a floor for all members, the others take the floor. So against single observers trees
 with few leaves are best: a Hamiltonian path needs :math:`2\\tau`, twice a curator's noise.
 
-The worst coalition of a member u has a closed form, too, whatever the noise. The parts of the tree without
-u are its sides. c colluders learn most of u if they are neighbors of u, on the c sides with the most noise:
-a colluder that moves along its side to the neighbor of u removes all the noise of that side instead of a
-part, and no other side changes. So u is hidden by all the noise but that of these c sides, and coalitions
-need not be tried.
-
 Unequal requirements (uneven records) have no closed form; they are the linear program itself, which by the
-same argument needs a number of constraints that grows like n, not like the number of coalitions. Masked sums
-(`sottovoce.protocols.Masked`) need :math:`n/(n - c)\\,\\tau` on any tree.
+closed form of the worst coalition (`sottovoce.accounting.observation.coalitions`) needs a number of
+constraints that grows like n, not like the number of coalitions. Masked sums (`sottovoce.protocols.Masked`)
+need :math:`n/(n - c)\\,\\tau` on any tree. A guarantee never rests on this module: `account` computes the
+cost of whatever noise comes out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -38,6 +33,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sottovoce import _validate
+from sottovoce.accounting.observation.coalitions import tree_hiding
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Protocol, Tree
 
@@ -267,45 +263,6 @@ def _optimal_noise(
         variances = fresh_tree_noise(trees, tolerate, required=needs, floor=floor)
     grid = 1024 / max(needs)
     return tuple(np.sqrt(np.ceil(variances * grid - 1e-6) / grid).tolist())
-
-
-def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndarray:
-    """Return (n,) the noise that hides each member from the worst coalition of ``colluders`` others.
-
-    It is the least, over every coalition of at most ``colluders`` other members, of the noise in the sum that
-    the member's row is part of; its loss against the worst of them is ``Delta**2`` over this.
-    """
-    own = np.asarray(variances, float).ravel()
-    # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
-    hiding = [
-        math.fsum([own[u], *(weight for weight, _ in sides[colluders:])]) for u, sides in _sides(tree, own)
-    ]
-    return np.array(hiding)
-
-
-def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
-    """Return, for each member, the coalition of at most ``colluders`` others that learns most of it."""
-    own = np.asarray(variances, float).ravel()
-    return [tuple(sorted(w for _, w in sides[:colluders])) for _, sides in _sides(tree, own)]
-
-
-def _sides(tree: Tree, variances: np.ndarray) -> list[tuple[int, list[tuple[float, int]]]]:
-    """Return, per member, the noise of the parts of the tree without it, largest first, and who is next to it
-    there."""
-    order = np.argsort(-tree.depths, kind="stable").tolist()
-    parents, under = tree.parents.tolist(), variances.tolist()
-    below: list[list[tuple[float, int]]] = [[] for _ in range(tree.n)]
-    for u in order:
-        if parents[u] >= 0:
-            under[parents[u]] += under[u]
-            below[parents[u]].append((under[u], u))
-    above = [0.0] * tree.n  # added up from the top, so that no weight is the difference of larger ones
-    for u in reversed(order):
-        for _, child in below[u]:
-            others = (weight for weight, w in below[u] if w != child)
-            above[child] = math.fsum([variances[u], above[u], *others])
-    sides = [[*below[u], (above[u], parents[u])] if parents[u] >= 0 else below[u] for u in range(tree.n)]
-    return [(u, sorted(beside, key=lambda side: (-side[0], side[1]))) for u, beside in enumerate(sides)]
 
 
 def _solve(
