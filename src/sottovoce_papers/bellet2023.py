@@ -14,7 +14,7 @@ import numpy as np
 
 from sottovoce import graphs
 from sottovoce._format import Quantity
-from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
+from sottovoce.accounting.observation.random_walk import walk_loss
 from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
 from sottovoce.data import Shards
@@ -22,7 +22,7 @@ from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
-from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared
+from sottovoce_papers.muffliato2022.housing import complete_passage, mean_accuracy, prepared
 from sottovoce_papers.registry import Experiment, ResultTable
 
 ALPHA = 2.0

@@ -27,7 +27,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce import graphs, protocols
 from sottovoce._format import significant
-from sottovoce.accounting.observation.random_walk import complete_passage, first_passage, walk_loss
+from sottovoce.accounting.observation.random_walk import FirstPassage, first_passage, walk_loss
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
@@ -168,6 +168,14 @@ WALK_QUICK = WalkConfig(users=128, visits=4, gossip_steps=8, learning_rates=(0.1
 
 
 COMPLETE = "walk, complete graph"
+
+
+def complete_passage(n: int, steps: int) -> FirstPassage:
+    """Return `first_passage` in closed form on the complete graph, where the next holder is uniform."""
+    t = np.arange(steps, dtype=np.float64)
+    both = np.where(t >= 1, (1 - 2 / n) ** (t - 1) / n if n > 2 else (t == 1) / n, 0.0)
+    one = np.where(t >= 1, (1 - 1 / n) ** (t - 1) / n, 0.0)
+    return FirstPassage(both, both.copy(), one, (1 - 1 / n) ** t / n)
 
 
 def walk(quick: bool = False, **options: Any) -> Result:

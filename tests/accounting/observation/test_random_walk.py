@@ -11,10 +11,11 @@ from tests.accounting.small_plans import PAIR, TWO, D, every, one, plan_of, stat
 
 import sottovoce as sv
 from sottovoce.accounting.gaussian import gaussian_delta
-from sottovoce.accounting.observation.random_walk import TokenWalk, complete_passage, first_passage, walk_loss
+from sottovoce.accounting.observation.random_walk import TokenWalk, first_passage, walk_loss
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Guarantee, account
 from sottovoce.protocols import Gossip
+from sottovoce_papers.muffliato2022.housing import complete_passage
 
 
 def every_path(network, T, u, v, *, cap=None, final_public=False, contractive=True, rates=None):
@@ -56,8 +57,8 @@ def epsilon_over_all_paths(delta, sigma, *walk, **options):
 
 
 OPTIONS = [
-    {}, {"final_public": True}, {"contractive": False}, {"contractive": False, "final_public": True}, {"cap":
-    1}, {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "contractive": False},
+    {}, {"final_public": True}, {"contractive": False}, {"contractive": False, "final_public": True},
+    {"cap": 1}, {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "contractive": False},
     {"rates": [0.5, 0.4, 0.2, 0.1, 0.05, 0.02, 0.3]}, {"rates": range(1, 8), "cap": 2, "final_public": True},
 ]  # fmt: skip
 
@@ -109,10 +110,8 @@ def test_printed_values():
     sigma = math.sqrt(20)
     assert walk_loss(complete_passage(64, 1280), 2.0, sigma)[0] == pytest.approx(0.1125, abs=5e-5)
     cube = sv.graphs.hypercube(6)
-    for user, expected in [(1, 0.391), (3, 0.281), (63, 0.257)]:
-        assert walk_loss(first_passage(cube, 1280, user, 0), 2.0, sigma)[0] == pytest.approx(
-            expected, abs=5e-4
-        )
+    losses = [walk_loss(first_passage(cube, 1280, user, 0), 2.0, sigma)[0] for user in (1, 3, 63)]
+    assert losses == pytest.approx([0.391, 0.281, 0.257], abs=5e-4)
 
 
 def test_overflow_is_infinite_not_small():
@@ -144,10 +143,8 @@ def test_walks_match_reference_values_and_stay_below_local():
     assert "the final model stays hidden" in guarantee.assumptions
     assert account(plan, "local").epsilon(D) == pytest.approx(1.7600571495138815, rel=1e-9)
     worst = account(plan, "network")
-    each = [
-        account(plan, "pairwise", observer=v, user=u).epsilon(D)
-        for v in range(8) for u in range(8) if u != v
-    ]  # fmt: skip
+    pairs = itertools.permutations(range(8), 2)
+    each = [account(plan, "pairwise", observer=v, user=u).epsilon(D) for v, u in pairs]
     assert worst.epsilon(D) == pytest.approx(max(each), rel=1e-9)
     assert max(each) <= 1.7600571495138815 * (1 + 1e-12)  # pairs next to each other were above it
     assert account(plan, "colluders", **TWO).label == "ldp"

@@ -166,14 +166,6 @@ def first_passage(network: Network, steps: int, user: int, observer: int) -> Fir
     return FirstPassage(back, over, home, first)
 
 
-def complete_passage(n: int, steps: int) -> FirstPassage:
-    """Return the same in closed form on the complete graph, where the next holder is uniform."""
-    t = np.arange(steps, dtype=np.float64)
-    both = np.where(t >= 1, (1 - 2 / n) ** (t - 1) / n if n > 2 else (t == 1) / n, 0.0)
-    one = np.where(t >= 1, (1 - 1 / n) ** (t - 1) / n, 0.0)
-    return FirstPassage(both, both.copy(), one, (1 - 1 / n) ** t / n)
-
-
 def contributions_seen(
     passage: FirstPassage, *, cap: int | None = None, final_public: bool = False
 ) -> np.ndarray:
