@@ -303,6 +303,7 @@ def _integer_order(q: float, z: float, alpha: int) -> float:
 
 def _integrated_order(q: float, z: float, alpha: float, replaced: bool) -> float:
     """E_Q[(P/Q)^alpha] by the trapezoid rule, which converges exponentially for these analytic integrands."""
+    # the integrand peaks between 0 and alpha (2 alpha for two mixtures), and is nothing 12 z beyond
     step = min(z, 1.0) / 16
     low, high = -12 * z - (2 * alpha if replaced else 1), (2 * alpha if replaced else alpha) + 12 * z
     x = np.arange(low, high, step)

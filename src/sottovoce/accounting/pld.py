@@ -348,5 +348,6 @@ class _Weighted:
         above = self.losses > epsilon
         x = self.losses[above]
         terms = self.mass[above] * np.exp(self.cumulant - self.weight * x) * -np.expm1(epsilon - x)
+        # the weighted mass is right to `slack`, and the factor that removes the weight is largest at epsilon
         error = self.slack * math.exp(min(700.0, self.cumulant - self.weight * epsilon))
         return min(1.0, float(terms.sum()) + error + self.infinite)

@@ -237,6 +237,7 @@ class PrivacyQuestion:
                 known: Counter[ReleaseKind] = Counter()
                 for kind, k in counts.items():
                     known[kind._replace(user_rate=1.0)] += k
+                # which rounds they were is not known: each kind is charged as if all were of it
                 counts = Counter({kind: min(k, self.participations) for kind, k in known.items()})
                 assumptions = (f"the client takes part in {self.participations} rounds",)
             elif any(kind.user_rate < 1 for kind in counts):

@@ -208,6 +208,7 @@ class ShareCurves:
         tally = {}
         for kind, count in counts.items():
             if kind.mechanism == "gaussian" and kind.noise_to_sensitivity > 0:
+                # h is that of all contributions to one averaging, so averagings are counted, not visits
                 tally[kind, share] = -(-count // max(contributions, 1))
             else:
                 tally[kind, 1.0] = count  # only Gaussian noise hides in the sum of others

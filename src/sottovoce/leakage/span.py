@@ -62,9 +62,10 @@ def observed_span(trace: ExecutionTrace) -> Span:
     """Return the span of all that is seen, or a wider one where floating point cannot decide.
 
     A round that nearly loses a direction passes its rounding error on, enlarged, until it may reach the
-    leading digits. So the recursion runs twice, the second time with every number disturbed by 1e-14, and ten
-    times the difference is added to the leakage; if that is much, a wider span takes its place. If a
-    direction may have been lost, or much precision, and the trace is small, exact arithmetic decides.
+    leading digits. So the recursion runs twice, the second time with every number disturbed by 1e-14, which
+    is fifty times what rounding does, and ten times the difference is added to the leakage; if that is much,
+    a wider span takes its place. If a direction may have been lost, or much precision, and the trace is
+    small, exact arithmetic decides.
     """
     n = trace.nodes
     basis = pull_back(trace)

@@ -30,9 +30,9 @@ Noise = NoiseSource | None  # the source of fresh noise, for protocols that add 
 
 
 class Protocol(NotebookDisplay, ABC):
-    """Who talks to whom and what they say: the object that every other part reads.
+    """Which combination of rows every node sends to whom; runner, peer, accountant and attacker read it.
 
-    ``n`` nodes talk in so many communication ``rounds``; ``name`` is the word of commands and records.
+    ``n`` nodes exchange rows in so many ``rounds``; ``name`` is the word of commands and records.
 
     Examples
     --------

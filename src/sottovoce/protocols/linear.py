@@ -386,11 +386,11 @@ class NodeState:
         """Take the rows of round ``t`` and move on to the next."""
         self._expect_round(t)
         present = self._present
-        _, whence, weights = self.protocol._row_at(t, self.node, present.dtype)
-        missing = set(whence) - {self.node, *rows}
+        _, sources, weights = self.protocol._row_at(t, self.node, present.dtype)
+        missing = set(sources) - {self.node, *rows}
         if missing:
             raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
-        parts = [np.reshape(present if w == self.node else rows[w], -1) for w in whence]
+        parts = [np.reshape(present if w == self.node else rows[w], -1) for w in sources]
         mixed = np.empty((1, present.size), present.dtype)
         for begin in range(0, present.size, _STRETCH):  # the rows of a stretch stay in the processor's cache
             stretch = slice(begin, begin + _STRETCH)
