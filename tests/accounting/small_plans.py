@@ -9,18 +9,10 @@ import sottovoce as sv
 from sottovoce.privacy import Release, account
 
 D = 1e-5
-
-
 RING = sv.graphs.ring(8)
-
-
 TREES = [sv.protocols.Tree(RING, kind="uniform", rng=np.random.default_rng([0, k])) for k in range(12)]
-
-
 GOSSIP_RING = sv.protocols.Gossip(sv.graphs.ring(4), 1)
 NOBODY, PAIR, TWO = {}, {"observer": 0, "user": 3}, {"colluders": [0, 3]}
-
-
 SEES = {"local": NOBODY, "central": NOBODY, "network": NOBODY, "pairwise": PAIR, "colluders": TWO}
 
 

@@ -12,7 +12,7 @@ from sottovoce.errors import ConfigError, InvalidInput, Refused
 PLAN = """version = 1
 {accept}
 [network]
-graph = "complete:{n}"
+graph = "complete:12"
 [protocol]
 name = "masked"
 [average]
@@ -65,16 +65,8 @@ def test_fit_refuses_or_warns_before_anything_runs():
     data = X, X @ [1.0, -1.0]
 
     def fit(delta, **options):
-        training = sv.TrainingOptions(steps=2)
-        return sv.fit(
-            "squared",
-            data,
-            network="ring:3",
-            budget=sv.Budget(2.0, delta),
-            training=training,
-            rng=rng,
-            **options,
-        )
+        options |= {"budget": sv.Budget(2.0, delta), "training": sv.TrainingOptions(steps=2), "rng": rng}
+        return sv.fit("squared", data, network="ring:3", **options)
 
     with pytest.raises(Refused, match=r"delta 0\.1 is above one over the number of records \(300\)"):
         fit(0.1)
@@ -88,22 +80,22 @@ def test_fit_refuses_or_warns_before_anything_runs():
 
 
 def test_plan_files_and_account_refuse_or_tell(call, refused, tmp_path):
-    plan = tmp_path / "plan.toml"
-    plan.write_text(PLAN.format(accept="", n=12, delta=0.1))
+    def write(delta, accept=""):
+        (tmp_path / "plan.toml").write_text(PLAN.format(accept=accept, delta=delta))
+
+    write(0.1)
     assert 'accept = ["large delta"] at the top of the file' in refused("plan", "plan.toml")
-    plan.write_text(PLAN.format(accept='accept = ["large delta"]', n=12, delta=0.1))
+    write(0.1, 'accept = ["large delta"]')
     answer = call("plan", "plan.toml", "--json").json
     assert answer["private_in_words"] == "only in part"
     assert "one over the number of members (12)" in answer["notes"][0]
     text = " ".join(call("plan", "plan.toml").out.split())
     assert "Private: only in part" in text
     assert "Accepted: delta is above one over" in text
-    plan.write_text(PLAN.format(accept="", n=12, delta=0.01))
-    assert (
-        "a tenth of one over the number of members (12)"
-        in call("plan", "plan.toml", "--json").json["notes"][0]
-    )
-    plan.write_text(PLAN.format(accept="", n=12, delta=1e-5))
+    write(0.01)
+    (note,) = call("plan", "plan.toml", "--json").json["notes"]
+    assert "a tenth of one over the number of members (12)" in note
+    write(1e-5)
     assert "notes" not in call("plan", "plan.toml", "--json").json
     account = ("account", "--graph", "ring:8", "--noise", 2)
     assert "number of members (8)" in refused(*account, "--delta", 0.5)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce.privacy as privacy
-from sottovoce.accounting.renyi import rdp_epsilon
+from sottovoce.accounting.renyi import rdp_delta, rdp_epsilon
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
 from sottovoce.privacy import Adversary, Curve, Guarantee, sampled_gaussian
 
@@ -118,10 +118,9 @@ def test_budgets_are_for_guarantees_within_them():
 
 def test_sampled_steps_must_match_the_adjacency():
     curve = Curve.sampled_gaussian(0.1, 1.0, 10)
-    with pytest.raises(InvalidInput, match="replace-one"):
-        guarantee(curve, adjacency="replace-one")
-    with pytest.raises(InvalidInput, match="replace-one"):
-        guarantee(curve, adjacency="user")
+    for adjacency in ("replace-one", "user"):
+        with pytest.raises(InvalidInput, match="replace-one"):
+            guarantee(curve, adjacency=adjacency)
     with pytest.raises(CannotCompose):
         curve + Curve.sampled_gaussian(0.1, 1.0, 10, adjacency="replace-one")
 
@@ -177,14 +176,13 @@ def test_no_order_helps_by_being_undefined():
     record = curve.to_dict()
     record["parts"][0] |= {"orders": [2.0, math.inf], "values": [0.5, 1.0]}
     assert Curve.from_dict(record).epsilon(1e-5) > 5
-    for orders, values in (
-        ([math.inf], [1.0]),
-        ([2.0, math.nan], [0.5, 1.0]),
-        ([2.0, 3.0], [-math.inf, 1.0]),
-    ):
+    for table in (([math.inf], [1.0]), ([2.0, math.nan], [0.5, 1.0]), ([2.0, 3.0], [-math.inf, 1.0])):
         with pytest.raises(InvalidInput):
-            Curve.from_renyi((orders, values))
-    assert rdp_epsilon(lambda alpha: math.nan, 1e-5) == math.inf
+            Curve.from_renyi(table)
+    for undefined in (math.nan, math.inf):
+        assert rdp_epsilon(lambda alpha, loss=undefined: loss, 1e-5) == math.inf
+    assert rdp_epsilon(([2.0, 8.0, 32.0], [1.0, 4.0, 16.0]), 1e-5) >= rdp_epsilon(lambda a: a / 2, 1e-5)
+    assert rdp_delta(lambda a: 10 * a, 0.0) == 1.0
     assert rdp_epsilon(([2.0, 3.0], [math.nan, 1.0]), 1e-5) > 1
     assert rdp_epsilon(([2.0, math.inf], [1.0, math.nan]), 1e-5) > 1
 

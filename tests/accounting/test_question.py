@@ -85,12 +85,8 @@ def test_progress_counts_from_one():
     account(plan, "network", label="conditional", progress=seen.append)
     assert seen == [1, 2, 3, 4]
     seen.clear()
-    walk = TokenWalk(sv.graphs.ring(4), 3)
-    account(
-        stationary_plan(walk, GOSSIP_RING, lambda a: one(a, steps=3), steps=3),
-        observer=0,
-        progress=seen.append,
-    )
+    walk = stationary_plan(TokenWalk(sv.graphs.ring(4), 3), GOSSIP_RING, lambda a: one(a, steps=3), steps=3)
+    account(walk, observer=0, progress=seen.append)
     assert seen == [1, 2, 3]
     seen.clear()
     shared = PairCorrelated(sv.graphs.ring(4), own_std=2.0, pair_std=1.0)

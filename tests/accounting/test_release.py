@@ -10,16 +10,11 @@ from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves, Spen
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 from sottovoce.privacy import Curve
 
-USER_BUDGET = Budget(1.0, 1e-5, adjacency="user")
-
-
 RELEASE = Release(sender=1, step=3, sensitivity=2.0, noise_std=8.0)
 
 
 def test_canonical_bytes_read_back():
-    odd = Release(
-        sender=0, step=9, sensitivity=0.1, noise_std=1 / 3, adjacency="add-remove", sample_rate=0.01, count=2
-    )
+    odd = Release(0, 9, 0.1, 1 / 3, adjacency="add-remove", sample_rate=0.01, count=2)
     for release in (RELEASE, odd):
         assert Release.from_bytes(release.to_bytes()) == release
 
@@ -45,15 +40,10 @@ def test_a_release_is_checked_at_birth(wrong):
         Release(**{**RELEASE.to_dict(), **wrong})
 
 
-def test_a_joint_release_is_one_mechanism():
-    joint = Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, steps=3, joint=True)
-    assert compose([joint]) == compose([RELEASE])
-
-
 def test_unlike_adjacencies_are_not_added():
-    other = Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, adjacency="add-remove")
+    other = Release(1, 0, 2.0, 8.0, adjacency="add-remove")
     with pytest.raises(CannotCompose):
-        Spending(USER_BUDGET).require(other)
+        Spending(Budget(1.0, 1e-5, adjacency="user")).require(other)
     with pytest.raises(CannotCompose):
         compose([RELEASE, other])
 
@@ -118,6 +108,7 @@ def test_a_composition_is_that_of_its_parts():
         Release(0, 0, 0.0, 1.0, steps=9),
     ]
     assert compose(parts).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16))
+    assert compose([Release(1, 0, 2.0, 8.0, steps=3, joint=True)]) == compose([RELEASE])
     assert (compose(parts).method, compose(parts, method="rdp").method) == ("pld", "rdp")
     assert compose({}).epsilon(1e-5) == 0.0
 

@@ -35,17 +35,11 @@ def changed(entries):
 @pytest.mark.parametrize(
     ("W", "sentence"),
     [
-        (
-            changed({(2, 2): 2 / 3 - 0.06}),
-            "Row 2 of the gossip matrix sums to 0.94, expected 1; metropolis(graph) builds valid weights.",
-        ),
+        (changed({(2, 2): 2 / 3 - 0.06}), "Row 2 of the gossip matrix sums to 0.94, expected 1; metropolis("),
         (changed({(0, 0): np.nan}), "W[0, 0] is nan, expected a finite number"),
         (changed({(1, 1): np.inf}), "W[1, 1] is inf, expected a finite"),
         (changed({(0, 2): 1e-9, (2, 0): 1e-9}), "W[0, 2] is 1e-09, expected a finite number that is 0 or"),
-        (
-            changed({(0, 0): 1.1, (0, 1): -0.1}),
-            "W[0, 1] is -0.1, expected a finite number that is 0 or at least 1e-08",
-        ),
+        (changed({(0, 0): 1.1, (0, 1): -0.1}), "W[0, 1] is -0.1, expected a finite number that is 0 or at"),
         (changed({(0, 0): 0.5, (0, 1): 0.5}), "not symmetric: W[0, 1] is 0.5 and W[1, 0] is 0.333"),
         (
             changed({(0, 0): 0.5, (0, 2): 1 / 6, (2, 2): 0.5, (2, 0): 1 / 6}),

@@ -47,12 +47,9 @@ def test_regular_graphs_that_do_not_exist(n, d):
 
 def test_regular_graphs_come_in_their_right_shares():
     """Of the 70 labeled cubic graphs on six nodes 60 are prisms and 10 are K_{3,3}."""
-    r = rng(5)
-    draws = 1000
-    prisms = sum(
-        any(networkx.triangles(networkx.Graph(graphs.regular(6, 3, r).edges.tolist())).values())
-        for _ in range(draws)
-    )
+    r, draws = rng(5), 1000
+    drawn = (networkx.Graph(graphs.regular(6, 3, r).edges.tolist()) for _ in range(draws))
+    prisms = sum(any(networkx.triangles(graph).values()) for graph in drawn)
     # within four standard deviations of 6/7
     assert prisms / draws == pytest.approx(6 / 7, abs=4 * np.sqrt(6 / 49 / draws))
 
@@ -60,10 +57,8 @@ def test_regular_graphs_come_in_their_right_shares():
 def test_repaired_regular_graphs_have_as_many_triangles_as_uniform_ones():
     """In the limit the triangles of a d-regular graph are Poisson with mean (d - 1)^3 / 6."""
     r, d, draws = rng(6), 5, 60
-    counts = [
-        np.trace((A @ A @ A).toarray()) / 6
-        for A in (graphs.regular(400, d, r).adjacency for _ in range(draws))
-    ]
+    drawn = (graphs.regular(400, d, r).adjacency for _ in range(draws))
+    counts = [np.trace((A @ A @ A).toarray()) / 6 for A in drawn]
     mean = (d - 1) ** 3 / 6
     assert np.mean(counts) == pytest.approx(mean, abs=4 * np.sqrt(mean / draws))
 
@@ -129,26 +124,18 @@ def test_random_connected_hits_the_connectivities_of_the_deep_learning_tables(fi
 def test_random_connected_at_the_ends_and_beyond():
     assert len(graphs.random_connected(10, 1.0, rng(), tolerance=0.01).edges) == 45
     assert graphs.random_connected(10, 0.0098, rng(), tolerance=0.002).fiedler_normalized < 0.012
-    with pytest.raises(
-        GraphError, match=r"within 0.05 of the normalized Fiedler value 0.9 \(nearest: 0.8\)|nearest: 1"
-    ):
+    with pytest.raises(GraphError, match=r"within 0.05 of the normalized Fiedler value 0.9 \(nearest: "):
         graphs.random_connected(10, 0.9, rng())
     for bad in (0.0, 1.5, -0.1):
         with pytest.raises(InvalidInput):
             graphs.random_connected(10, bad, rng())
 
 
-@pytest.mark.parametrize(
-    ("draw", "advice"),
-    [
-        (lambda: graphs.erdos_renyi(2000, 0.3, rng()), "take c above 1"),
-        (lambda: graphs.geometric(200, 0.01, rng()), "take a radius above"),
-    ],
-    ids=["er", "geometric"],
-)
-def test_a_family_that_is_never_connected_says_so(draw, advice):
-    with pytest.raises(GraphError, match=advice):
-        draw()
+def test_a_family_that_is_never_connected_says_so():
+    with pytest.raises(GraphError, match="take c above 1"):
+        graphs.erdos_renyi(2000, 0.3, rng())
+    with pytest.raises(GraphError, match="take a radius above"):
+        graphs.geometric(200, 0.01, rng())
 
 
 @pytest.mark.slow

@@ -46,17 +46,13 @@ def test_folding_is_reduction():
         a, b = rng.integers(0, prime, (2, 1000)).tolist()
         offset = np.uint64(2**31 - prime)
         for x, y in [*zip(a, b, strict=True), (prime - 1, prime - 1), (0, 5)]:
-            assert (
-                int(modular_linalg._fold(np.uint64(x * y + (prime - 1)), offset))
-                == (x * y + prime - 1) % prime
-            )
+            total = x * y + prime - 1
+            assert int(modular_linalg._fold(np.uint64(total), offset)) == total % prime
 
 
 def test_fractions_are_recognized_or_taken_at_their_binary_value():
-    W = sparse.csr_array(
-        np.array([[1 - 1 / 7 - 1 / 11, 1 / 7, 1 / 11], [1 / 7, 6 / 7, 0], [1 / 11, 0, 10 / 11]])
-    )
-    entries = modular_linalg.rational_entries(W)
+    W = np.array([[1 - 1 / 7 - 1 / 11, 1 / 7, 1 / 11], [1 / 7, 6 / 7, 0], [1 / 11, 0, 10 / 11]])
+    entries = modular_linalg.rational_entries(sparse.csr_array(W))
     assert entries[0] == 1 - Fraction(1, 7) - Fraction(1, 11)
     assert entries[1] == Fraction(1, 7)
     odd = sparse.csr_array(np.array([[0.0, np.sqrt(0.5)], [0.25, 0.0]]))

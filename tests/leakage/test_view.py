@@ -24,16 +24,8 @@ from sottovoce.protocols import (
 
 
 def small_networks():
-    rng = np.random.default_rng(5)
-    return [
-        sv.graphs.path(5),
-        sv.graphs.ring(6),
-        sv.graphs.star(6),
-        sv.graphs.hypercube(3),
-        sv.graphs.complete(5),
-        sv.graphs.grid(3, 3),
-        sv.graphs.erdos_renyi(12, 1.4, rng),
-    ]
+    names = ("path:5", "ring:6", "star:6", "hypercube:3", "complete:5", "grid:3:3", "er:12:1.4:seed=5")
+    return list(map(sv.graphs.parse, names))
 
 
 def small_protocols():
@@ -144,12 +136,9 @@ def test_gossip_with_fresh_noise_against_the_covariance_formula(network, tau):
 def test_no_fresh_noise_is_plain_and_continuous():
     network = sv.graphs.ring(7)
     plain = Gossip(network, 5).view(0).leakage()
-    np.testing.assert_allclose(
-        FreshNoiseGossip(network, 5, fresh_noise_std=0.0).view(0).leakage(), plain, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        FreshNoiseGossip(network, 5, fresh_noise_std=1e-6).view(0).leakage(), plain, atol=1e-4
-    )
+    for fresh, atol in ((0.0, 1e-12), (1e-6, 1e-4)):
+        leakage = FreshNoiseGossip(network, 5, fresh_noise_std=fresh).view(0).leakage()
+        np.testing.assert_allclose(leakage, plain, atol=atol)
 
 
 def test_walk_view_against_the_projector():
@@ -162,12 +151,9 @@ def test_walk_view_against_the_projector():
             ends = [t for t in range(1, 40) if own[t]] + ([40] if final_public else [])
             rows = np.array([(np.arange(40) < end) & ~own for end in ends], dtype=float)
             P = np.linalg.pinv(rows) @ rows
-            by_user = np.array(
-                [[walk.path[s] == u and not own[s] for s in range(40)] for u in range(6)], float
-            )
-            np.testing.assert_allclose(
-                walk.view(observers).leakage(), np.diag(by_user @ P @ by_user.T), atol=1e-9
-            )
+            by_user = np.array([(walk.path == u) & ~own for u in range(6)], float)
+            expected = np.diag(by_user @ P @ by_user.T)
+            np.testing.assert_allclose(walk.view(observers).leakage(), expected, atol=1e-9)
 
 
 connected = st.builds(

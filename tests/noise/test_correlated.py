@@ -56,13 +56,10 @@ def test_optimal_by_duality(network):
     dual = 2 * np.trace(_root(np.sqrt(v)[:, None] * M * np.sqrt(v))) - v.sum()
     assert dual <= best.error * (1 + 1e-12)
     assert dual == pytest.approx(best.error, rel=1e-6)
-
-
-def test_lower_triangular_and_causal():
-    best = mafalda(RING, 10)
-    assert not np.any(np.triu(best.C, 1))
-    assert not np.any(np.triu(best.inverse, 1))
-    np.testing.assert_allclose(best.inverse @ best.C, np.eye(10), atol=1e-12)
+    # noise of a step mixes fresh noises of no later step
+    assert not np.triu(best.C, 1).any()
+    assert not np.triu(best.inverse, 1).any()
+    np.testing.assert_allclose(best.inverse @ best.C, np.eye(12), atol=1e-12)
     assert best.sens == pytest.approx(np.linalg.norm(best.C, axis=0).max())
 
 

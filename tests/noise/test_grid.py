@@ -61,10 +61,9 @@ def test_integers_of_neighbors_stay_within_the_sensitivity():
         base = rng.normal(size=DIM)
         move = rng.normal(size=DIM)
         move *= gate.inner_clip / np.linalg.norm(move)
-        whole = [
-            np.rint(np.clip(v / (grid.spacing * LOT), -grid.bound, grid.bound)) for v in (base, base + move)
-        ]
-        assert np.linalg.norm(whole[1] - whole[0]) * grid.spacing <= release.sensitivity - grid.spacing / 2
+        scaled = np.stack([base, base + move]) / (grid.spacing * LOT)
+        one, other = np.rint(np.clip(scaled, -grid.bound, grid.bound))
+        assert np.linalg.norm(other - one) * grid.spacing <= release.sensitivity - grid.spacing / 2
 
 
 def test_clean_values_are_clamped_before_the_noise_and_never_after():
@@ -73,13 +72,8 @@ def test_clean_values_are_clamped_before_the_noise_and_never_after():
     row = noise.perturb(np.full((1, 2000), 1e6), agents=[0], step=0, std=50.0)
     assert abs(row.mean() - 1) < 5 * 50 / np.sqrt(2000)
     assert np.abs(row).max() > 2.0
-
-
-def test_more_noise_than_the_grid_draws_is_refused():
-    grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
-    noise = GridNoise(ProtectiveNoise(), grid, {0: (0, 1.0)})
-    with pytest.raises(Refused, match="noise of 6 was requested, member 0 draws 5"):
-        noise.perturb(np.zeros((1, 2)), agents=[0], step=0, std=6.0)
+    with pytest.raises(Refused, match="noise of 60 was requested, member 0 draws 50"):
+        noise.perturb(np.zeros((1, 2000)), agents=[0], step=0, std=60.0)
 
 
 def test_simulated_and_protective_runs_take_the_same_path():
@@ -156,8 +150,6 @@ def test_grid_meets_its_conditions_and_is_no_finer_than_needed(dim, n):
     assert (grid.stds >= std * (1 - 1e-12)).all()
     assert (grid.stds <= std * 1.002).all()
     assert grid.bound * grid.spacing >= 1.0
-    by_hand = n * grid.bound + math.sqrt(2 * math.log(2**41 * dim * 200) * sum(s * s for s in grid.widths))
-    assert grid.range == pytest.approx(by_hand, rel=1e-12)
     assert grid.range < 2 ** (grid.bits - 1)
     invalid = dim * math.log2(2 * grid.range / 2**grid.bits) - grid.checks * grid.bits
     assert invalid <= -40

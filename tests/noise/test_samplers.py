@@ -127,9 +127,8 @@ def test_simulated_noise_depends_on_its_own_coordinates_only(dim, dtype):
         assert row.dtype == dtype
         other = source.perturb(zeros[:1], agents=[agent], step=5, std=2.0)[0]
         assert not np.array_equal(row, other)
-    assert not np.array_equal(
-        together, SimulatedNoise(12).perturb(zeros, agents=[3, 0, 9, 400, 2], step=6, std=2)
-    )
+    elsewhere = SimulatedNoise(12).perturb(zeros, agents=[3, 0, 9, 400, 2], step=6, std=2)
+    assert not np.array_equal(together, elsewhere)
     many = source.perturb(np.zeros((700, dim), dtype), agents=np.arange(700), step=6, std=2.0)
     assert np.array_equal(many[[3, 0, 9, 400, 2]], together)
     assert len(np.unique(many)) > 0.99 * many.size or dtype == np.float32
@@ -171,15 +170,17 @@ def test_recorded_noise_replays_bit_for_bit():
             again.perturb(values, agents=[0, 1, 2], step=5, std=0.5)
 
 
-def test_protective_noise_refuses_what_it_cannot_protect():
-    source = ProtectiveNoise()
-    for bad in (np.nan, np.inf, 1e38):
-        with pytest.raises(InvalidInput):
-            source.perturb(np.array([[0.0, bad]]), agents=[0], step=0, std=1.0)
-    with pytest.raises(InvalidInput, match="positive"):
-        source.perturb(np.zeros((1, 2)), agents=[0], step=0, std=0.0)
-    with pytest.raises(InvalidInput):
-        source.perturb(np.zeros((1, 2)), agents=[0, 1], step=0, std=1.0)
+@pytest.mark.parametrize(
+    ("values", "agents", "std", "words"),
+    [
+        *(([[0.0, bad]], [0], 1.0, "finite values below") for bad in (np.nan, np.inf, 1e38)),
+        ([[0.0, 0.0]], [0], 0.0, "positive"),
+        ([[0.0, 0.0]], [0, 1], 1.0, "one row per agent"),
+    ],
+)
+def test_protective_noise_refuses_what_it_cannot_protect(values, agents, std, words):
+    with pytest.raises(InvalidInput, match=words):
+        ProtectiveNoise().perturb(np.array(values), agents=agents, step=0, std=std)
 
 
 def test_as_noise():
@@ -264,6 +265,7 @@ def test_draws_are_those_of_numpy_bit_for_bit(dim):
     agents = np.array([0, 3, 4, 2**31 - 1, 17])
     drawn = standard_normals(key, agents, dim, step=2**40, stream=5)
     assert (drawn.view(np.uint32) == numpy_draws(key, agents, dim, 2**40, 5).view(np.uint32)).all()
+    assert standard_normals(key, agents[:0], dim, 0, 0).shape == (0, dim)
 
 
 @pytest.mark.parametrize(
@@ -276,10 +278,6 @@ def test_members_are_those_of_numpy(size, rate):
     members = members_below(rate, key, 2**31 - 1, 2**40, 3, size)
     assert members.dtype == expected.dtype
     assert np.array_equal(members, expected)
-
-
-def test_no_agents_draw_nothing():
-    assert standard_normals(np.zeros(2, np.uint64), np.array([], int), 300, 0, 0).shape == (0, 300)
 
 
 def test_simulated_noise_of_float32_rows_is_scaled_normals_of_numpy():

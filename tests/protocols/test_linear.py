@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from tests.protocols.cases import run_locally
 
 import sottovoce as sv
 from sottovoce.algorithms.optimizers import Optimizer
@@ -29,16 +30,7 @@ def test_the_transition_is_what_one_round_does():
 def test_a_node_mixes_long_rows_bit_for_bit_as_all_together(dim, dtype):
     protocol = Gossip(sv.graphs.ring(5), 3)
     rows = np.random.default_rng(dim).normal(size=(5, dim)).astype(dtype)
-    nodes = [protocol.node_state(v) for v in range(5)]
-    for node, row in zip(nodes, rows, strict=True):
-        node.start(row)
-    for t in range(3):
-        sent = [node.message(t) for node in nodes]
-        for v, node in enumerate(nodes):
-            node.receive(t, {w: sent[w] for w in protocol.network.neighbors(v)})
-    together = protocol.apply(rows)
-    for node, row in zip(nodes, together, strict=True):
-        np.testing.assert_array_equal(node.result(), row)
+    np.testing.assert_array_equal(run_locally(protocol, rows)[0], protocol.apply(rows))
 
 
 def test_a_local_node_refuses_rounds_out_of_order():
@@ -61,11 +53,12 @@ def test_long_rows_are_mixed_and_moved_bit_for_bit_as_by_scipy_and_numpy(dtype):
     rows, directions = draw.normal(size=(2, 6, 2 * LONG + 5)).astype(dtype)
     heard = (draw.random((6, 6)) < 0.5) & (np.arange(6) != 2)[:, None]
     weights = sparse.csr_array(draw.normal(size=(6, 6)) * heard)
-    protocol = type(
-        "Once", (LinearProtocol,), {"name": "once", "n": 6, "rounds": 1, "_matrices": [weights]}
-    )()
-    assert protocol.apply(rows).tobytes() == (weights.astype(dtype) @ rows).tobytes()
-    assert protocol.apply(np.asfortranarray(rows)).tobytes() == (weights.astype(dtype) @ rows).tobytes()
+
+    class Once(LinearProtocol):
+        name, n, rounds, _matrices = "once", 6, 1, [weights]
+
+    mixed = (weights.astype(dtype) @ rows).tobytes()
+    assert Once().apply(rows).tobytes() == Once().apply(np.asfortranarray(rows)).tobytes() == mixed
     sgd = Optimizer()
     moved, after = sgd.descend(sgd.init(rows), directions, 0.3, directions, rows)
     assert moved.tobytes() == (rows - dtype(0.3) * directions).tobytes()

@@ -1,6 +1,7 @@
 """A token that walks, is handed over or is spread."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,17 +34,15 @@ def test_rows_and_observations_are_those_of_a_token_moved_by_hand(final_public):
 def test_privacy_cost_of_an_average_by_a_walk():
     """Every visit is a release of the visited node."""
     network = sv.graphs.complete(6)
-    plan = sv.PrivateAveraging("walk:60", network=network, noise_std=1.0, radius=0.5, seed=4)
+    average = partial(sv.PrivateAveraging, network=network, noise_std=1.0, radius=0.5, seed=4)
+    plan = average("walk:60")
     walk = plan.schedule(0)
     most = max(walk.contributions(v) for v in range(6))
     assert sum(walk.contributions(v) for v in range(6)) == 60
     assert plan.privacy("local").mu == pytest.approx(math.sqrt(most))
     rows = plan.run(np.linspace(-0.5, 0.5, 6), np.random.default_rng(0)).outputs["rows"]
     assert (rows == rows[0]).all()
-    unpublished = sv.PrivateAveraging(
-        "walk:60:final=kept", network=network, noise_std=1.0, radius=0.5, seed=4
-    )
-    assert unpublished.privacy("network").mu <= plan.privacy("network").mu
+    assert average("walk:60:final=kept").privacy("network").mu <= plan.privacy("network").mu
     with pytest.raises(ConfigError, match="public"):
         parse("walk:60:final=never").at(network)
 

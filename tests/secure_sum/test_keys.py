@@ -34,11 +34,8 @@ def test_keys_of_low_order_are_refused(order):
 
 def test_names_cannot_be_cut_differently():
     key, other = MaskKey.simulated(1, 0), MaskKey.simulated(1, 1)
-    pair_keys = {
-        bytes(pair_key(key, one, two, other.public, bytes(32)))
-        for one, two in [("ab", "c"), ("a", "bc"), ("abc", ""), ("c", "ab")]
-    }
-    assert len(pair_keys) == 4
+    cuts = [("ab", "c"), ("a", "bc"), ("abc", ""), ("c", "ab")]
+    assert len({bytes(pair_key(key, *cut, other.public, bytes(32))) for cut in cuts}) == 4
     publics = {"ab": key.public, "c": other.public}
     assert session_hash(RUN, 0, publics) != session_hash(RUN, 0, {"a": key.public, "bc": other.public})
 

@@ -7,6 +7,7 @@ second time here from hashlib and single AES blocks.
 import hashlib
 import itertools
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -127,11 +128,14 @@ def test_every_coordinate_has_a_mask_of_its_own():
 
 
 def test_steps_chains_versions_runs_and_keys_have_their_own_masks():
-    """Other step, chain, membership version, run, or members' keys: other masks, in every coordinate."""
+    """Other step, chain, membership version, run, or members' keys: other masks, in every coordinate.
+
+    The label separates what the ratchet and the session separate too: each of them must hold by itself.
+    """
     fresh = [X25519PrivateKey.from_private_bytes(bytes([k] * 32)) for k in (1, 2, 9)]
     later = agreed()[0][0]
     later.ratchet()
-    other = [
+    agreed_masks = [
         masks_of(agreed()[0][0]),
         masks_of(agreed()[0][0], chain=next_chain(RUN, 0, np.array([1]))),
         masks_of(later, step=1),
@@ -139,32 +143,17 @@ def test_steps_chains_versions_runs_and_keys_have_their_own_masks():
         masks_of(agreed(run_id=bytes(32))[0][0]),
         masks_of(agreed(privates=fresh)[0][0]),
     ]
-    for one, two in itertools.combinations(other, 2):
-        assert not (one == two).any()
-
-
-def test_labels_alone_separate_masks():
-    """The label separates what the ratchet and the session separate too: each of them must hold by itself."""
-    key = {1: bytes(range(32))}
-    hidden = [
-        PairMasks(0, key, run_id=RUN).hide(np.zeros(8, np.int64), 0, RUN),
-        PairMasks(0, key, run_id=RUN, membership_version=1).hide(np.zeros(8, np.int64), 0, RUN),
-        PairMasks(0, key, run_id=RUN, step=1).hide(np.zeros(8, np.int64), 1, RUN),
-        PairMasks(0, key, run_id=bytes(32)).hide(np.zeros(8, np.int64), 0, RUN),
-        PairMasks(0, key, run_id=RUN).hide(np.zeros(8, np.int64), 0, bytes(32)),
+    labeled = partial(PairMasks, 0, {1: bytes(range(32))})
+    by_label_alone = [
+        masks_of(labeled(run_id=RUN)),
+        masks_of(labeled(run_id=RUN, membership_version=1)),
+        masks_of(labeled(run_id=RUN, step=1), step=1),
+        masks_of(labeled(run_id=bytes(32))),
+        masks_of(labeled(run_id=RUN), chain=bytes(32)),
     ]
-    for one, two in itertools.combinations(hidden, 2):
-        assert not (one == two).any()
-
-
-def test_a_copied_key_does_not_bring_a_row_out_in_clear():
-    """Member 2 publishes member 0's key as its own, past the refusal: is row 1 still hidden?"""
-    own = [MaskKey.simulated(5, v) for v in (0, 1)]
-    publics = {"ward": own[0].public, "clinic": own[1].public, "lab": own[0].public}
-    session = bytes(32)
-    pairs = {w: pair_key(own[1], "clinic", NAMES[w], publics[NAMES[w]], session) for w in (0, 2)}
-    row = np.arange(1, 9)
-    assert not (PairMasks(1, pairs, run_id=RUN).hide(row, 0, RUN) == row).any()
+    for several in (agreed_masks, by_label_alone):
+        for one, two in itertools.combinations(several, 2):
+            assert not (one == two).any()
 
 
 def test_one_row_is_masked_under_a_label():
@@ -229,12 +218,14 @@ def always_added(row, member, pads):
 # ---- the member that copies a key ------------------------------------------------------------------------
 
 
-def test_without_names_the_copied_key_brings_a_row_out_in_clear():
-    """n = 3: member 2 publishes member 0's key; both masks of member 1 are equal, with opposite signs."""
+@pytest.mark.parametrize(("derive", "clear"), [(without_names, True), (pair_key, False)])
+def test_a_copied_key_brings_a_row_out_in_clear_only_without_names(derive, clear):
+    """Member 2 publishes member 0's key, past the refusal: without names the masks of row 1 cancel."""
     own = [MaskKey.simulated(5, v) for v in (0, 1)]
-    pairs = {w: without_names(own[1], "clinic", NAMES[w], own[0].public, bytes(32)) for w in (0, 2)}
+    pairs = {w: derive(own[1], "clinic", NAMES[w], own[0].public, bytes(32)) for w in (0, 2)}
     row = np.arange(1, 9)
-    assert (PairMasks(1, pairs, run_id=RUN).hide(row, 0, RUN) == row).all()
+    shown = PairMasks(1, pairs, run_id=RUN).hide(row, 0, RUN) == row
+    assert shown.all() if clear else not shown.any()
 
 
 def test_copied_keys_are_refused_in_every_encoding():
@@ -271,9 +262,8 @@ def test_peers_keys_come_from_the_operating_system_and_simulated_ones_say_so():
         assert (masks_of(one) == masks_of(two)).all()
     assert not (masks_of(simulated_masks(protocol, 8)[0]) == masks_of(first[0])).any()
     keys = [MaskKey.fresh() for _ in range(3)]
-    assert PairMasks.agree(
-        keys[0], 0, NAMES, [key.public for key in keys], [1, 2], run_id=RUN
-    ).protective  # fmt: skip
+    publics = [key.public for key in keys]
+    assert PairMasks.agree(keys[0], 0, NAMES, publics, [1, 2], run_id=RUN).protective
 
 
 # ---- what is seen: all keys of small moduli ---------------------------------------------------------------
@@ -283,9 +273,7 @@ def distributions(n, edges, coalition, modulus, mask=masks.add_masks):
     """Distribution of what coalition and tapper see, per honest rows X: {X: Counter over all keys}."""
     known = [e for e in edges if set(e) & set(coalition)]
     unknown = [e for e in edges if not set(e) & set(coalition)]
-    every = np.array(list(itertools.product(range(modulus), repeat=len(edges))), np.uint64).reshape(
-        -1, len(edges)
-    )
+    every = np.array(list(itertools.product(range(modulus), repeat=len(edges))), np.uint64)
     pads = {e: every[:, j] for j, e in enumerate([*known, *unknown])}
     honest = [u for u in range(n) if u not in coalition]
     seen_by_rows = {}

@@ -20,43 +20,32 @@ def test_no_total_is_below_the_truth():
     assert judged["closed_form_close"] >= 0.9 * judged["closed_form"]
 
 
-def sampled_though_seen(monkeypatch):
-    right = question.PrivacyQuestion.local_guarantee
-    monkeypatch.setattr(
-        question.PrivacyQuestion, "local_guarantee", lambda self, **options: right(self, hidden=True)
-    )
-
-
-def a_replacement_is_a_removal(monkeypatch):
-    monkeypatch.setattr(
-        cost, "_restated", lambda release, adjacency: cost.replace(release, adjacency=adjacency)
-    )
-
-
-def any_stored_view_counts(monkeypatch):
-    right = Charge.guarantee
-
+def least_of_any_view(right):
     def least(self, adjacency, view):
         known = [each for each in self.guarantees if each.adjacency in (adjacency, "user")]
         return min(known, key=lambda each: each.epsilon(1e-5), default=right(self, adjacency, view))
 
-    monkeypatch.setattr(Charge, "guarantee", least)
+    return least
 
 
-def records_cost_users_nothing(monkeypatch):
-    right = Charge.guarantee
-    monkeypatch.setattr(
-        Charge, "guarantee", lambda self, adjacency, view: right(self, self.releases[0].adjacency, view)
-    )
+BUGS = {
+    "sampled though seen": (
+        question.PrivacyQuestion, "local_guarantee",
+        lambda right: lambda self, **options: right(self, hidden=True)),
+    "a replacement is a removal": (
+        cost, "_restated",
+        lambda right: lambda release, adjacency: cost.replace(release, adjacency=adjacency)),
+    "any stored view counts": (Charge, "guarantee", least_of_any_view),
+    "records cost users nothing": (
+        Charge, "guarantee",
+        lambda right: lambda self, adjacency, view: right(self, self.releases[0].adjacency, view)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [sampled_though_seen, a_replacement_is_a_removal, any_stored_view_counts, records_cost_users_nothing],
-    ids=lambda bug: bug.__name__,
-)
+@pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_caught(bug, monkeypatch):
-    bug(monkeypatch)
+    holder, name, faulty = BUGS[bug]
+    monkeypatch.setattr(holder, name, faulty(getattr(holder, name)))
     assert charges.score(verdicts(14))["below"] > 0
 
 

@@ -69,23 +69,13 @@ def _any_mark(folder, directory):
 PLANTED = {
     "run folders may be set back": (directory_module, "RunLedger", _without_head_file),
     "nobody notes that a ledger exists": (LifetimeLedger, "start", lambda self, run_id: None),
-    "an older lifetime ledger is taken": (
-        LifetimeLedger,
-        "_verified",
-        lambda self: read_acts(self.path),
-    ),
+    "an older lifetime ledger is taken": (LifetimeLedger, "_verified", lambda self: read_acts(self.path)),
     "an older ledger closes a run": (
-        directory_module,
-        "read_ledger",
-        lambda folder, *, head_file: ledger_module.read_ledger(folder),
-    ),
+        directory_module, "read_ledger", lambda folder, *, head_file: ledger_module.read_ledger(folder)),
     "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (
-        Acts,
-        "charge",
-        lambda self, new: self.add({**charge_to_row(new), "releases": [], "guarantees": []}),
-    ),
-}
+        Acts, "charge", lambda self, new: self.add({**charge_to_row(new), "releases": [], "guarantees": []})),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("bug", PLANTED)

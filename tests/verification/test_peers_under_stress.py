@@ -83,19 +83,19 @@ def test_mutated_messages_of_a_member_change_no_model(tmp_path):
     assert 0 < logged <= len(refusals) * (1 + seconds / LOG_AGAIN)
 
 
+def recorded(module, out, timeout):
+    """Run a check of verification/ in a process of its own, and return its record."""
+    command = [sys.executable, "-m", f"verification.{module}", "--out", out]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(out.read_text())
+
+
 @pytest.mark.slow
 def test_answer_times_tell_the_number_of_records_only_without_a_pace(tmp_path):
     """100 against 200,000 records in real processes; what was seen is in docs/results/verification.json."""
-    done = subprocess.run(
-        [sys.executable, "-m", "verification.timing", "--out", tmp_path / "record"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.stdout, done.stderr
-    record = json.loads((tmp_path / "record").read_text())["timing"]
+    record = recorded("timing", tmp_path / "record", 1800)[1]["timing"]
     tests = ("kolmogorov_smirnov_p", "mann_whitney_p")
     assert max(record["without"][test] for test in tests) < 1e-6
     (paced,) = record["with"]
@@ -107,16 +107,9 @@ def test_answer_times_tell_the_number_of_records_only_without_a_pace(tmp_path):
 @pytest.mark.slow
 def test_five_real_processes_go_through_six_changes(tmp_path):
     """Restart, leave, move, new key, expired certificate, lost disk: one model, true lifetime ledgers."""
-    done = subprocess.run(
-        [sys.executable, "-m", "verification.membership_changes", "--out", tmp_path / "record.json"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=3000,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads((tmp_path / "record.json").read_text())["membership-changes"]
+    code, records = recorded("membership_changes", tmp_path / "record.json", 3000)
+    assert code == 0
+    record = records["membership-changes"]
     assert record["one_model"]
     assert all(each["agree"] for each in record["lifetime_ledgers"].values())
     assert record["epochs_in_statements"] == dict.fromkeys(["m0", "m1", "m2", "m3"], 5)

@@ -152,24 +152,23 @@ def test_non_interference(seed):
 @pytest.mark.parametrize("part", range(2))
 def test_no_row_leaves_twice_while_one_honest_member_remembers(part):
     """I17: with a witness of every row, whoever lies and whatever is kept back."""
-    found = liars.count(range(50 * part, 50 * part + 50), 1)
-    assert found["violations"] == 0
-    assert found["honest_set_back"] > 20
-    assert found["honest_noticed"] > 15
-    assert found["honest_sent_twice"] == 0
+    counts = liars.count(range(50 * part, 50 * part + 50), 1)
+    assert counts["violations"] == counts["honest_sent_twice"] == 0
+    assert counts["honest_set_back"] > 20
+    assert counts["honest_noticed"] > 15
 
 
 def test_with_rarer_heads_whoever_got_the_first_version_notices_the_second():
-    found = liars.count(range(100, 150), 8)
-    assert found["violations"] == found["honest_sent_twice_unnoticed_by_a_receiver"] == 0
-    assert found["honest_noticed"] > 15
+    counts = liars.count(range(100, 150), 8)
+    assert counts["violations"] == counts["honest_sent_twice_unnoticed_by_a_receiver"] == 0
+    assert counts["honest_noticed"] > 15
 
 
 def test_what_the_printed_assumption_excludes():
     """Everybody else was set back too and lies: rows leave twice and nobody is left to know it."""
-    found = liars.count(range(30, 40), 1)
-    assert found["all_lie_set_back"] > 2
-    assert found["all_lie_sent_twice_unnoticed"] > 0
+    counts = liars.count(range(30, 40), 1)
+    assert counts["all_lie_set_back"] > 2
+    assert counts["all_lie_sent_twice_unnoticed"] > 0
 
 
 @pytest.mark.parametrize("kind", ["model", "rows"])
@@ -191,6 +190,6 @@ def test_a_member_in_the_middle_that_tells_two_stories_is_found(kind):
         patch.setattr(World, "_send", two_stories)
         patch.setattr(World, "_check_row", lambda *what: None)
         world.run()
-    said = {v: str(error) for v, error in world.stopped.items()}
-    told = ("another model", "other rows", "another row")  # whichever signed answer comes first
-    assert any(words in each for each in said.values() for words in told), said
+    errors = [str(error) for error in world.stopped.values()]
+    reasons = ("another model", "other rows", "another row")  # whichever signed answer comes first
+    assert any(words in error for error in errors for words in reasons), errors

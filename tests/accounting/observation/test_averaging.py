@@ -30,12 +30,10 @@ def test_walks_count_every_visit():
 
 def test_averaging_with_unequal_noise():
     stds = [1.0, 2.0, 3.0, 4.0]
-    plan = plan_of(
-        Averaging(), every(1.0, stds, steps=1), n=4, steps=1, schedule=sv.protocols.HypercubeExchange(4)
-    )
+    exchange = sv.protocols.HypercubeExchange(4)
+    plan = plan_of(Averaging(), every(1.0, stds, steps=1), n=4, steps=1, schedule=exchange)
     # node 0 sees node 1 and the sum of 2 and 3
-    expected = {1: 1 / 2, 2: 1 / 5, 3: 1 / 5}
-    for user, mu in expected.items():
+    for user, mu in {1: 1 / 2, 2: 1 / 5, 3: 1 / 5}.items():
         assert account(plan, "pairwise", observer=0, user=user).mu == pytest.approx(mu)
     assert account(plan, "central", user=0).mu == pytest.approx(1 / math.sqrt(30))
     assert account(plan, "network", user=3).mu == pytest.approx(1 / 4)
@@ -61,10 +59,10 @@ def test_gossip_of_no_rounds_reveals_nothing():
 
 def test_several_noise_scales_fall_back_to_local():
     """One view covers one noise each: with two the own noise alone counts, without any nothing is hidden."""
-    both = lambda u: [  # noqa: E731
-        Release(u, 0, sensitivity=1.0, noise_std=2.0),
-        Release(u, 0, sensitivity=1.0, noise_std=3.0, stream=1),
-    ]
+
+    def both(u):
+        return [*one(u, 2.0), *one(u, 3.0, stream=1)]
+
     gossip = sv.protocols.Gossip(RING, 2)
     twice = account(plan_of(Averaging(), both, steps=1, schedule=gossip), "pairwise", observer=0, user=4)
     assert twice.label == "ldp"
@@ -87,20 +85,15 @@ def test_no_noise_costs_infinity(model):
         assert account(plan, "network", **who).epsilon(1e-5) == math.inf
 
 
-def fresh_noise(rounds=10, dim=10_000):
+def fresh_noise(rounds=10, dim=10_000, noise_std=1.0, radius=0.5):
     protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds, fresh_noise_std=0.1)
-    return sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5, dim=dim)
+    return sv.PrivateAveraging(protocol, noise_std=noise_std, radius=radius, dim=dim)
 
 
 @pytest.mark.parametrize(("noise_std", "radius"), [(1.0, 0.5), (4.0, 0.5), (1.0, 2.0)])
 def test_rounding_before_fresh_noise_raises_the_cost(noise_std, radius):
     """Two worlds may round apart by a grid step per number, node and round but the last: lengths add up."""
-    plan = sv.PrivateAveraging(
-        sv.protocols.FreshNoiseGossip(sv.graphs.path(8), 10, fresh_noise_std=0.1),
-        noise_std=noise_std,
-        radius=radius,
-        dim=10_000,
-    )
+    plan = fresh_noise(noise_std=noise_std, radius=radius)
     h = plan.schedule(0).view(0).leakage()
     shift = math.sqrt(8 * 9 * 10_000) / STEPS_PER_STD
     seen = account_each(plan, [0])

@@ -85,13 +85,14 @@ CIRCLE = [(v, (v + 1) % 8) for v in range(8)]
 def test_every_step_of_a_masked_schedule_needs_its_certificate(n, size, partners, tolerate, turned):
     graph = sv.graphs.complete(n)
     steps = [Masked(graph, tolerate=size), Masked(graph, partners=partners, tolerate=tolerate)]
-    plan = plan_of(
-        Consensus(), every(1.0, 2.0, steps=2), n=n, steps=2, schedule=steps[:: -1 if turned else 1]
-    )
-    anybody = account(plan, "colluders", colluders=size)
-    assert anybody.epsilon(D) == pytest.approx(by_name(plan, size), rel=1e-12)
-    assert anybody.mu > account(plan_of(Consensus(), every(1.0, 2.0, steps=2), n=n, steps=2,
-                                        schedule=steps[0]), "colluders", colluders=size).mu  # fmt: skip
+
+    def plan(schedule):
+        return plan_of(Consensus(), every(1.0, 2.0, steps=2), n=n, steps=2, schedule=schedule)
+
+    mixed = plan(steps[:: -1 if turned else 1])
+    anybody = account(mixed, "colluders", colluders=size)
+    assert anybody.epsilon(D) == pytest.approx(by_name(mixed, size), rel=1e-12)
+    assert anybody.mu > account(plan(steps[0]), "colluders", colluders=size).mu
 
 
 @pytest.mark.parametrize("colluders", [1, 2, 15])
@@ -134,9 +135,8 @@ def test_three_of_forty_members_over_fresh_trees():
 
 
 def test_too_many_coalitions_are_bounded_by_local():
-    big = plan_of(
-        Averaging(), every(1.0, 1.0, steps=1), n=32, steps=1, schedule=sv.protocols.HypercubeExchange(32)
-    )
+    exchange = sv.protocols.HypercubeExchange(32)
+    big = plan_of(Averaging(), every(1.0, 1.0, steps=1), n=32, steps=1, schedule=exchange)
     guarantee = account(big, "colluders", colluders=6)
     assert (guarantee.label, guarantee.mu) == ("ldp", 1.0)
     with pytest.raises(InvalidInput, match="no exact number"):

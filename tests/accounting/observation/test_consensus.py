@@ -25,14 +25,8 @@ from sottovoce.privacy import Curve, Release, account
 from sottovoce.protocols import HypercubeExchange, Masked, Tree
 
 SIZES = [10, 20, 30, 40, 50, 60, 70, 80]
-
-
 RECORDS = {"adjacency": "add-remove", "sample_rate": 0.05}
-
-
 RATES = [25 / size for size in (500, 400, 300, 500, 500, 500, 500, 250)]
-
-
 CONSENSUS = {
     "user": (
         plan_of(Consensus(), every(2.0, 4.0)),
@@ -85,8 +79,6 @@ def test_consensus_accounts_each_step_and_requires_exact_protocols():
 
 
 def test_consensus_counts_run_lengths_and_other_mechanisms_once():
-    exchange = sv.protocols.HypercubeExchange(4)
-
     def releases(u):  # noise changes at step 3; two values a step from then on; one Laplace release
         return [
             Release(u, 0, sensitivity=1.0, noise_std=2.0, steps=3),
@@ -94,34 +86,22 @@ def test_consensus_counts_run_lengths_and_other_mechanisms_once():
             Release(u, 0, sensitivity=1.0, noise_std=50.0, mechanism="laplace"),
         ]
 
-    guarantee = account(
-        plan_of(Consensus(), releases, n=4, steps=5, schedule=exchange), "pairwise", **PAIR
-    ).curve
+    finished = []
+    plan = plan_of(Consensus(), releases, n=4, steps=5, schedule=HypercubeExchange(4))
+    curve = account(plan, "pairwise", **PAIR, progress=finished.append).curve
     expected = Curve.gaussian(math.sqrt((3 / 4 + 4 / 16) / 2)) + Curve.laplace(1 / 50)
-    assert guarantee.renyi(4.0) == pytest.approx(expected.renyi(4.0), rel=1e-9)
-    seen = []
-    account(
-        plan_of(Consensus(), releases, n=4, steps=5, schedule=exchange),
-        "pairwise",
-        **PAIR,
-        progress=seen.append,
-    )
-    assert seen == [1, 2, 3, 4, 5]
+    assert curve.renyi(4.0) == pytest.approx(expected.renyi(4.0), rel=1e-9)
+    assert finished == [1, 2, 3, 4, 5]
 
 
-def test_late_and_joint_releases_count_in_full():
-    late = plan_of(
-        Consensus(), every(1.0, 2.0, steps=6), n=4, steps=4, schedule=sv.protocols.HypercubeExchange(4)
-    )
-    assert account(late, "pairwise", **PAIR).mu == pytest.approx(0.5 * math.sqrt(4 / 2 + 2))
-    joint = plan_of(
-        Consensus(),
-        every(1.0, 2.0, steps=4, joint=True),
-        n=4,
-        steps=4,
-        schedule=sv.protocols.HypercubeExchange(4),
-    )
-    assert account(joint, "pairwise", **PAIR).mu == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("releases", "mu"),
+    [({"steps": 6}, 0.5 * math.sqrt(4 / 2 + 2)), ({"steps": 4, "joint": True}, 0.5)],
+    ids=["late", "joint"],
+)
+def test_late_and_joint_releases_count_in_full(releases, mu):
+    plan = plan_of(Consensus(), every(1.0, 2.0, **releases), n=4, steps=4, schedule=HypercubeExchange(4))
+    assert account(plan, "pairwise", **PAIR).mu == pytest.approx(mu)
 
 
 def test_agent_without_noise_is_hidden_by_others():

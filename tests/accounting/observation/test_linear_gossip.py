@@ -40,9 +40,8 @@ def test_linear_gossip_is_local_unless_conditional_is_requested():
         assert guarantee.epsilon(D) == pytest.approx(value, rel=1e-9)
         with pytest.raises(NotAGuarantee):
             guarantee.require(100.0, D)
-    memory = plan_of(
-        LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Chebyshev(RING, 2)
-    )
+    fast = sv.protocols.Chebyshev(RING, 2)
+    memory = plan_of(LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=fast)
     with pytest.raises(InvalidInput, match="without masks, memory"):
         account(memory, "pairwise", **PAIR, label="conditional")
     assert account(memory, "pairwise", **PAIR).label == "exact"  # not conditional
@@ -67,11 +66,10 @@ def test_one_step_of_linear_gossip_is_averaging():
     ],
 )
 def test_conditional_requires_equal_gaussian_noise_at_user_level(releases, facts):
-    plain = stationary_plan(LinearGossip(), GOSSIP_RING, lambda a: one(a, steps=2), steps=2)
-    assert account(plain, "network", label="conditional").label == "conditional"
+    def conditional(releases, **facts):
+        plan = stationary_plan(LinearGossip(), GOSSIP_RING, releases, steps=2, **facts)
+        return account(plan, "network", label="conditional")
+
+    assert conditional(lambda a: one(a, steps=2)).label == "conditional"
     with pytest.raises(InvalidInput, match="linear formula is for"):
-        account(
-            stationary_plan(LinearGossip(), GOSSIP_RING, releases, steps=2, **facts),
-            "network",
-            label="conditional",
-        )
+        conditional(releases, **facts)

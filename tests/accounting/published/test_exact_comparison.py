@@ -157,20 +157,18 @@ def test_every_line_is_labeled_and_sourced():
 
 
 def test_what_is_refused():
-    ring = sv.graphs.ring(6)
+    ring, one, large = sv.graphs.ring(6), sv.graphs.complete(1), sv.graphs.ring(5000)
+    drifting = Network([(0, 1)], [[0.5, 0.5], [0.3, 0.7]], averaging=False)
+    for network, options, error, words in (
+        (ring, {"steps": 0}, InvalidInput, "steps"),
+        (drifting, {}, InvalidInput, "not symmetric"),
+        (one, {}, InvalidInput, "one node"),
+        (large, {"observer": 0}, Refused, "at most 4,096"),
+    ):
+        with pytest.raises(error, match=words):
+            published_bounds(network, sv.protocols.Gossip(network, 2), **options)
     with pytest.raises(InvalidInput, match="none for tree"):
         published_bounds(ring, sv.protocols.Tree(ring))
-    with pytest.raises(InvalidInput, match="steps"):
-        published_bounds(ring, sv.protocols.Gossip(ring, 2), steps=0)
-    drifting = Network([(0, 1)], [[0.5, 0.5], [0.3, 0.7]], averaging=False)
-    with pytest.raises(InvalidInput, match="not symmetric"):
-        published_bounds(drifting, sv.protocols.Gossip(drifting, 2))
-    one = sv.graphs.complete(1)
-    with pytest.raises(InvalidInput, match="one node"):
-        published_bounds(one, sv.protocols.Gossip(one, 2))
-    large = sv.graphs.ring(5000)
-    with pytest.raises(Refused, match="at most 4,096"):
-        published_bounds(large, sv.protocols.Gossip(large, 2), observer=0)
     with pytest.raises(InvalidInput, match="noise_std"):
         published_error(ring, 0.0)
 

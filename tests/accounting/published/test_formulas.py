@@ -80,11 +80,10 @@ def test_a_false_symmetry_is_not_believed():
 def test_asymmetric_weights_use_the_sender_row():
     W = np.array([[0.6, 0.4, 0.0], [0.2, 0.5, 0.3], [0.0, 0.7, 0.3]])
     network = Network([(0, 1), (1, 2)], W, averaging=False)
-    np.testing.assert_allclose(formulas.published_loss(network, 5), on_network(network, 5), rtol=1e-12)
-    assert not np.allclose(
-        formulas.published_loss(network, 5),
-        on_network(dataclasses.replace(network, W=W.T / W.T.sum(axis=1, keepdims=True)), 5),
-    )
+    loss = formulas.published_loss(network, 5)
+    np.testing.assert_allclose(loss, on_network(network, 5), rtol=1e-12)
+    turned = dataclasses.replace(network, W=W.T / W.T.sum(axis=1, keepdims=True))
+    assert not np.allclose(loss, on_network(turned, 5))
 
 
 def test_protocols_with_changing_matrices():
@@ -92,16 +91,11 @@ def test_protocols_with_changing_matrices():
     protocol = sv.protocols.Randomized(sv.graphs.ring(6), 25, rng)
     matrices = [protocol.matrix(t).toarray() for t in range(25)]
     senders = [[np.flatnonzero((np.arange(6) != v) & (W[v] != 0)) for v in range(6)] for W in matrices]
-    np.testing.assert_allclose(
-        formulas.published_loss(protocol), literal(matrices, senders), rtol=1e-12, atol=1e-14
-    )
+    expected = literal(matrices, senders)
+    np.testing.assert_allclose(formulas.published_loss(protocol), expected, rtol=1e-12, atol=1e-14)
     gossip = sv.protocols.Gossip(sv.graphs.florentine(), 4)
-    np.testing.assert_allclose(
-        formulas.published_loss(gossip),
-        formulas.published_loss(sv.graphs.florentine(), 4),
-        rtol=1e-12,
-        atol=1e-14,
-    )
+    expected = formulas.published_loss(sv.graphs.florentine(), 4)
+    np.testing.assert_allclose(formulas.published_loss(gossip), expected, rtol=1e-12, atol=1e-14)
     with pytest.raises(InvalidInput, match="leave it out"):
         formulas.published_loss(gossip, rounds=5)
     with pytest.raises(InvalidInput, match="one noise per node"):
@@ -117,9 +111,8 @@ def test_corollary_and_learning():
     v = 3
     factor = max(W[v, w] ** -2 for w in network.neighbors(v))
     np.testing.assert_allclose(formulas.corollary_loss(network, 4)[:, v], 15 * factor * total[:, v])
-    np.testing.assert_allclose(
-        formulas.published_sgd_loss(network, 7, 3), 7 * formulas.published_loss(network, 3), rtol=1e-14
-    )
+    seven = 7 * formulas.published_loss(network, 3)
+    np.testing.assert_allclose(formulas.published_sgd_loss(network, 7, 3), seven, rtol=1e-14)
 
 
 def test_random_walk_logarithm():
@@ -142,31 +135,24 @@ def test_random_walk_logarithm():
 
 def test_random_walk_printed_values():
     per_unit = 2 / (2 * 20)  # alpha 2, sigma^2 20
-    assert formulas.published_walk_loss(sv.graphs.complete(64), 1280)[0, 1] * per_unit == pytest.approx(
-        0.2236, abs=5e-5
-    )
+    complete = formulas.published_walk_loss(sv.graphs.complete(64), 1280)[0, 1] * per_unit
+    assert complete == pytest.approx(0.2236, abs=5e-5)
     cube = formulas.published_walk_loss(sv.graphs.hypercube(6), 1280)[:, 0] * per_unit
     np.testing.assert_allclose(cube[[1, 3, 63]], [0.550, 0.230, 0.142], atol=5e-4)
 
 
 def test_table_of_utilities():
+    utility, rows = formulas.published_utility, ("ldp", "curator", "expander", "complete", "ring", "torus")
     ring, complete, cube = sv.graphs.ring(64), sv.graphs.complete(64), sv.graphs.hypercube(6)
-    at = {row: formulas.published_utility(ring, 0.5, alpha=3.0, sensitivity=2.0, row=row) for row in
-          ("ldp", "curator", "expander", "complete", "ring", "torus")}  # fmt: skip
+    at = {row: utility(ring, 0.5, alpha=3.0, sensitivity=2.0, row=row) for row in rows}
     unit = 3 * 4 / 0.5
     assert at["ldp"] == pytest.approx(unit / 64)
     assert at["curator"] == at["expander"] == pytest.approx(unit / 64**2)
     assert at["ring"] == at["complete"] == at["ldp"]
     assert at["torus"] == pytest.approx(unit * 2 / 64**1.5)
-    assert formulas.published_utility(complete, 1.0, row="complete", randomized=True) == pytest.approx(
-        2 / 64**2
-    )
-    assert formulas.published_utility(cube, 1.0) == pytest.approx(
-        2 * 6 / 64**2 / math.sqrt(cube.spectral_gap)
-    )
-    assert formulas.published_utility(cube, 1.0, randomized=True) == pytest.approx(
-        2 / 64**2 / cube.spectral_gap
-    )
+    assert utility(complete, 1.0, row="complete", randomized=True) == pytest.approx(2 / 64**2)
+    assert utility(cube, 1.0) == pytest.approx(2 * 6 / 64**2 / math.sqrt(cube.spectral_gap))
+    assert utility(cube, 1.0, randomized=True) == pytest.approx(2 / 64**2 / cube.spectral_gap)
 
 
 def test_bad_input():
