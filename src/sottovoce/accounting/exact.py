@@ -124,7 +124,7 @@ class LearningView(GaussianView):
     def block(self, user: int) -> np.ndarray:
         """Return the (steps, steps) matrix H of one user: the projector restricted to its coordinates."""
         (u,) = _validate.nodes(user, self.n, "user")
-        rows = self.basis[np.flatnonzero(self.owners == u)]
+        rows = self.span.basis[np.flatnonzero(self.owners == u)]
         return rows @ rows.T
 
     def worst_case(self) -> np.ndarray:
@@ -138,7 +138,7 @@ class LearningView(GaussianView):
             if u not in self.observers or not self.own_noise:
                 H = self.block(u)
                 largest = self.steps * max(np.linalg.eigvalsh(H)[-1], 0.0)
-                bounds[u] = min(min(np.abs(H).sum(), largest) + self.rounding_error, self.steps)
+                bounds[u] = min(min(np.abs(H).sum(), largest) + self.span.rounding_error, self.steps)
         return bounds
 
 
@@ -178,17 +178,8 @@ def learning_view(
     span = certain_span(trace, columns, basis.monitor)
     if span is None:  # all of the local-privacy loss, as rounding error
         span = Span(columns, rounding_error=float(steps) ** 2, rounded_up=True)
-    return LearningView(
-        n=n,
-        observers=chosen,
-        basis=span.basis,
-        owners=np.tile(np.arange(n), steps),
-        messages=(),
-        own_noise=own_noise,
-        steps=steps,
-        rounding_error=span.rounding_error,
-        rounded_up=span.rounded_up,
-    )
+    owners = np.tile(np.arange(n), steps)
+    return LearningView(n, chosen, span, owners, own_noise=own_noise, steps=steps)
 
 
 def _learning_trace(

@@ -98,7 +98,7 @@ class Reconstruction:
         # rows of fresh noise, of a walk's contributions or rounded up tell of more than the values
         if view.rounded_up or not np.array_equal(view.owners, np.arange(n)):
             return ()
-        rows = view.basis.T.copy()
+        rows = view.span.basis.T.copy()
         rows[:, [*self.attackers, *self.nodes]] = 0.0
         if not rows.size:
             return ()

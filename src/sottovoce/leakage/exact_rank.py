@@ -64,7 +64,7 @@ def _exact(trace: ExecutionTrace, matrix: sparse.csr_array) -> ExactMatrix:
     return exact
 
 
-# ---- the run forwards, in residues, in whole numbers or in yes and no -------------------------------------
+# ---- the run forwards, in residues or in whole numbers ----------------------------------------------------
 
 
 class _PrimeField:
@@ -118,34 +118,7 @@ class _Whole:
         return after
 
 
-class _Reach:
-    """Whether a coordinate can be in a row at all: nothing cancels, and every term counts."""
-
-    dtype = np.bool_
-
-    def scaled(self, rows: np.ndarray, factor: Fraction) -> np.ndarray:
-        return rows
-
-    def total(self, *terms: np.ndarray | int) -> np.ndarray:
-        return np.asarray(sum(terms)) > 0
-
-    def one(self, factor: Fraction) -> int:
-        return 1
-
-    def product(self, trace: ExecutionTrace, matrix: sparse.csr_array, rows: np.ndarray) -> np.ndarray:
-        return np.asarray((matrix != 0).astype(np.int64) @ rows.astype(np.int64)) > 0
-
-
-def reachable(trace: ExecutionTrace) -> np.ndarray:
-    """Return (coordinates,): which of them some seen row can hold."""
-    seen = np.zeros(trace.coordinates, dtype=bool)
-    for rows in _observations(trace, _Reach()):
-        seen |= rows.any(axis=0)
-    seen[list(trace.known)] = False
-    return seen
-
-
-def _observations(trace: ExecutionTrace, arithmetic: _PrimeField | _Whole | _Reach) -> Iterator[np.ndarray]:
+def _observations(trace: ExecutionTrace, arithmetic: _PrimeField | _Whole) -> Iterator[np.ndarray]:
     """Yield the rows that are seen in each round, as combinations of the coordinates."""
     n = trace.nodes
     state = np.zeros((trace.size, trace.coordinates), dtype=arithmetic.dtype)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.leakage.basis import Basis, RankMonitor, krylov_basis, orthonormal
-from sottovoce.leakage.trace import ApplyMatrix, AveragePair, ExecutionTrace, Observe
+from sottovoce.leakage.trace import ApplyMatrix, AveragePair, ExecutionTrace, FillMemory, Observe
 
 RESOLVED = 1e-9  # rounding errors in the leakage up to this are ignored, up to COARSE they are added to it
 COARSE = 0.02
@@ -149,10 +149,22 @@ def _exact_span(trace: ExecutionTrace, rank: int) -> Span | None:
 
 
 def reachable_span(trace: ExecutionTrace) -> Span:
-    """Return the span of all values that any seen row can hold: the last resort, rounded up."""
-    from sottovoce.leakage.exact_rank import reachable
+    """Return the span of all values that any seen row can hold: the last resort, rounded up.
 
-    return Span(np.eye(trace.nodes)[:, reachable(trace)[: trace.nodes]], rounded_up=True)
+    A row that a later one is computed from counts in full, whatever the weight.
+    """
+    held = np.zeros(trace.size, dtype=bool)  # rows of the present that are in something seen later
+    for event in reversed(trace.events):
+        if isinstance(event, Observe):
+            held[list(event.nodes)] = True
+        elif isinstance(event, ApplyMatrix):
+            held = np.asarray((event.transition != 0).T.astype(np.int64) @ held) > 0
+        elif isinstance(event, AveragePair):
+            held[[event.one, event.other]] = held[event.one] or held[event.other]
+        elif isinstance(event, FillMemory):
+            held = held[: trace.nodes] | held[trace.nodes :]
+    held[[k for k in trace.known if k < trace.nodes]] = False
+    return Span(np.eye(trace.nodes)[:, held], rounded_up=True)
 
 
 def _wider_basis(trace: ExecutionTrace, monitor: RankMonitor) -> np.ndarray:

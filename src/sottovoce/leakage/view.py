@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
-from sottovoce.leakage.span import COARSE, RESOLVED
+from sottovoce.leakage.span import COARSE, RESOLVED, Span
 
 ENTRY_ERROR = 1e-14  # rounding error of a basis entry, as `GaussianView.with_noise` enlarges it
 
@@ -39,19 +39,18 @@ DETERMINED = 1e-8  # 1 - h below this: the noisy value is determined
 
 @dataclass(frozen=True, eq=False)
 class GaussianView(NotebookDisplay):
-    """What a set of colluding observers sees, as an orthonormal basis over noise coordinates.
+    """What a set of colluding observers sees, as the span of their messages over noise coordinates.
 
     Parameters
     ----------
     n : number of users.
     observers : the colluding nodes.
-    basis : (coordinates, rank) orthonormal columns; the span of the messages, own knowledge removed.
+    span : the span of the messages, own knowledge removed, and how far its leakage was rounded up.
     owners : (coordinates,) the user whose value enters a coordinate, or -1 for noise without data.
     messages : (round, sender) of every row an observation must give to `reconstruct`, in order.
     own_noise : whether the observers' own noise was taken as known (it is, unless a source is reproduced).
-    rounding_error : what rounding may have taken from the leakage of a user; `leakage` adds it.
+    decode : how `reconstruct` turns the values of the messages into estimates; None without the protocol.
     assumptions : what the view rests on beyond an honest run of the public schedule (keys, for masks).
-    rounded_up : whether floating point could not decide what is seen, so that the leakage was rounded up.
 
     Guarantees
     ----------
@@ -74,19 +73,22 @@ class GaussianView(NotebookDisplay):
 
     n: int
     observers: tuple[int, ...]
-    basis: np.ndarray = field(repr=False)
+    span: Span = field(repr=False)
     owners: np.ndarray = field(repr=False)
-    messages: tuple[tuple[int, int], ...] = field(repr=False)
+    messages: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     own_noise: bool = True
     decode: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    rounding_error: float = 0.0
     assumptions: tuple[str, ...] = ()
-    rounded_up: bool = False
+
+    @property
+    def rounded_up(self) -> bool:
+        """Whether floating point could not decide what is seen, so that the leakage was rounded up."""
+        return self.span.rounded_up
 
     @property
     def rank(self) -> int:
         """Number of independent combinations seen; the leakage of all users adds up to it in gossip."""
-        return int(self.basis.shape[1])
+        return int(self.span.basis.shape[1])
 
     def leakage(self) -> np.ndarray:
         """Return ``h`` (n,): the share of one release's local-privacy loss that the view holds, per user.
@@ -95,9 +97,9 @@ class GaussianView(NotebookDisplay):
         """
         rows = self._by_user()
         h = np.einsum("ij,ij->i", rows, rows)
-        if self.rounding_error:
+        if self.span.rounding_error:
             others = np.setdiff1d(np.arange(self.n), self.observers if self.own_noise else ())
-            h[others] += self.rounding_error
+            h[others] += self.span.rounding_error
         contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
         return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
 
@@ -132,9 +134,9 @@ class GaussianView(NotebookDisplay):
             )
         weights = (each / each.max())[self.owners]  # a common factor changes nothing
         # Positive weights keep the rank, so no direction is dropped, however small.
-        basis = np.linalg.qr(weights[:, None] * self.basis)[0]
-        total = self.rounding_error * ratio**2 + (error if error > RESOLVED else 0.0)
-        return replace(self, basis=basis, rounding_error=total, rounded_up=self.rounded_up or total > 0)
+        basis = np.linalg.qr(weights[:, None] * self.span.basis)[0]
+        total = self.span.rounding_error * ratio**2 + (error if error > RESOLVED else 0.0)
+        return replace(self, span=Span(basis, total, rounded_up=self.rounded_up or total > 0))
 
     def covers(self, user: int) -> bool:
         """Whether the observers can compute the noisy value of ``user``."""
@@ -164,7 +166,7 @@ class GaussianView(NotebookDisplay):
         """Return (n, rank): the sum of basis rows over each user's coordinates."""
         carrying = np.flatnonzero(self.owners >= 0)
         if len(carrying) == self.n and np.array_equal(self.owners[carrying], np.arange(self.n)):
-            return self.basis[carrying]
+            return self.span.basis[carrying]
         rows = np.zeros((self.n, self.rank))
-        np.add.at(rows, self.owners[carrying], self.basis[carrying])
+        np.add.at(rows, self.owners[carrying], self.span.basis[carrying])
         return rows

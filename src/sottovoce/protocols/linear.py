@@ -231,17 +231,7 @@ class LinearProtocol(Protocol):
     ) -> GaussianView:
         owners = np.full(span.basis.shape[0], -1)  # fresh noise belongs to nobody
         owners[: self.n] = np.arange(self.n)
-        return GaussianView(
-            self.n,
-            observers,
-            span.basis,
-            owners,
-            messages,
-            own_noise,
-            decoded,
-            span.rounding_error,
-            rounded_up=span.rounded_up,
-        )
+        return GaussianView(self.n, observers, span, owners, messages, own_noise, decoded)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
         return self._view_of(output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes"))))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +31,7 @@ from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.graphs.parsing import NetworkLike
+from sottovoce.leakage.span import Span
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
 from sottovoce.protocols.base import Nodes, Noise
@@ -212,15 +212,15 @@ class Masked(ExactConsensus):
                 estimate[block] = total / len(block)
             return estimate
 
-        basis, owners = block_basis(blocks, self.n), np.arange(self.n)
+        span, owners = Span(block_basis(blocks, self.n)), np.arange(self.n)
         messages = tuple((0, int(v)) for v in [*own, *(block[0] for block in blocks)])
-        view = GaussianView(self.n, chosen, basis, owners, messages, own_noise, decode)
-        return replace(view, assumptions=self.assumptions(chosen))
+        assumptions = self.assumptions(chosen)
+        return GaussianView(self.n, chosen, span, owners, messages, own_noise, decode, assumptions)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
         _validate.nodes(nodes, self.n, "nodes")
-        everybody = block_basis([np.arange(self.n)], self.n)
-        return GaussianView(self.n, (), everybody, np.arange(self.n), messages=(), own_noise=False)
+        everybody = Span(block_basis([np.arange(self.n)], self.n))
+        return GaussianView(self.n, (), everybody, np.arange(self.n), own_noise=False)
 
     def observe(
         self,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
+from sottovoce.leakage.span import Span
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import Nodes, Noise, Protocol
 from sottovoce.protocols.linear import LinearProtocol, NodeState, row_copies
@@ -128,14 +129,14 @@ class Walk(Protocol):
             ends.append(self.rounds)
         basis = _stretches([0, *ends], ~own)
         messages = tuple((end, int(self.path[end - 1])) for end in ends)
-        return GaussianView(self.n, chosen, basis, np.where(own, -1, self.path), messages)
+        return GaussianView(self.n, chosen, Span(basis), np.where(own, -1, self.path), messages)
 
     def output_view(self, nodes: Nodes) -> GaussianView:
         chosen = _validate.nodes(nodes, self.n, "nodes")
         last = {int(v): t + 1 for t, v in enumerate(self.path)}
         ends = {self.rounds} if self.final_public else {last[v] for v in chosen if v in last}
         columns = _stretches([0, *sorted(ends)], np.ones(self.rounds))
-        return GaussianView(self.n, (), columns, self.path, messages=(), own_noise=False)
+        return GaussianView(self.n, (), Span(columns), self.path, own_noise=False)
 
     def observe(
         self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
