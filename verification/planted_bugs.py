@@ -643,7 +643,7 @@ BUGS = [
         ("an undefined order gives epsilon 0", "_least",
          edited("math.inf if math.isnan(result) else result", "result"), "undefined")),
     *bugs("accounting.curve", "accounting/test_guarantee.py",
-        ("an infinite order stays in the table", "Curve.from_renyi",
+        ("an infinite order stays in the table", "Curve.from_rdp",
          edited("if a != math.inf]", "]"), "undefined")),
     # ---- mechanisms -----------------------------------------------------------------------------------
     *bugs("mechanisms.base", "peers/test_equivalence.py",

@@ -1492,7 +1492,7 @@ def check(seed: int, sampled: bool, number: int) -> dict[str, Any]:
     middle = time.perf_counter()
     compositions = drawn.compositions()
     verdict = judge(compositions, claimed, drawn.delta)
-    verdict["low"] |= below_in_renyi(compositions, guarantee.curve.renyi)
+    verdict["low"] |= below_in_renyi(compositions, guarantee.curve.rdp)
     return {
         "kind": "sampled" if sampled else "gaussian", "number": number, **drawn.words, **drawn.question,
         "adjacency": drawn.plan.adjacency, "label": guarantee.label, "delta": drawn.delta, "epsilon": claimed,

@@ -35,7 +35,7 @@ def test_the_worst_is_the_largest_at_every_delta_and_epsilon(alternatives, delta
     assert worst.delta(epsilon) == pytest.approx(
         max(c.delta(epsilon) for c in alternatives), rel=1e-9, abs=1e-300
     )
-    assert worst.renyi(3.0) == pytest.approx(max(c.renyi(3.0) for c in alternatives))
+    assert worst.rdp(3.0) == pytest.approx(max(c.rdp(3.0) for c in alternatives))
 
 
 @given(curves, curves)
@@ -43,9 +43,9 @@ def test_the_worst_is_the_largest_at_every_delta_and_epsilon(alternatives, delta
 def test_composing_worst_curves_covers_every_pair(one, two):
     left, right = Curve.worst(one), Curve.worst(two)
     if left != right:
-        expected = max((a + b).renyi(4.0) for a in left.alternatives for b in right.alternatives)
-        assert (left + right).renyi(4.0) == pytest.approx(expected)
-    assert (Curve.worst(one) * 3).renyi(4.0) == pytest.approx(max((a * 3).renyi(4.0) for a in one))
+        expected = max((a + b).rdp(4.0) for a in left.alternatives for b in right.alternatives)
+        assert (left + right).rdp(4.0) == pytest.approx(expected)
+    assert (Curve.worst(one) * 3).rdp(4.0) == pytest.approx(max((a * 3).rdp(4.0) for a in one))
 
 
 def test_curves_of_two_sample_rates_cross_so_neither_speaks_for_both():
@@ -77,7 +77,7 @@ def test_repeated_and_added_worst_curves_differ():
 
 
 def test_the_worst_of_curves_with_several_bounds_is_above_each():
-    table = Curve.from_renyi(([2.0, 4.0, 8.0], [0.5, 1.0, 2.0]))
+    table = Curve.from_rdp([2.0, 4.0, 8.0], [0.5, 1.0, 2.0])
     small = Curve.least([table, Curve.gaussian_mixture([0.0, 0.8], [0.5, 0.5])])
     large = Curve.least([table * 2, Curve.gaussian_mixture([0.0, 1.6], [0.5, 0.5])])
     worst = Curve.worst([small, large])
@@ -98,9 +98,9 @@ def test_a_drawn_number_of_gaussians_by_three_ways(rounds, rate, mu):
         assert direct == pytest.approx(delta, rel=1e-9)
         assert direct <= delta
         assert epsilon <= coins.epsilon(delta) <= epsilon * 1.001 + 1e-4
-        assert epsilon <= rdp_epsilon(once.renyi, delta)
+        assert epsilon <= rdp_epsilon(once.rdp, delta)
     for alpha in (1.5, 4.0, 300.0):
-        assert once.renyi(alpha) == pytest.approx(coins.renyi(alpha), rel=1e-9)
+        assert once.rdp(alpha) == pytest.approx(coins.rdp(alpha), rel=1e-9)
     assert Curve.from_dict(coins.to_dict()) == coins
     with pytest.raises(InvalidInput, match="add up to 1"):
         Curve.gaussian_mixture([0.0, 1.0], [0.5, 0.4])
@@ -114,7 +114,7 @@ def test_many_different_worst_curves_stay_bounded_in_number_and_above_every_pair
     total = Curve.total(worsts)
     assert len(total.alternatives) == 1
     highest = Curve.total(worst.alternatives[0] for worst in worsts)
-    assert total.renyi(6.0) >= highest.renyi(6.0)
+    assert total.rdp(6.0) >= highest.rdp(6.0)
     assert total.epsilon(1e-5) >= highest.epsilon(1e-5)
 
 

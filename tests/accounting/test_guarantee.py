@@ -21,8 +21,8 @@ CURVES = [
     Curve.gaussian(math.inf),
     Curve.pure(0.2, 5),
     Curve.laplace(0.3, 4),
-    Curve.from_renyi(lambda a: a / 20),
-    Curve.from_renyi(([2, 4, 8], [0.1, 0.2, 0.5])),
+    Curve.gaussian(math.sqrt(0.1)).tabulated(),
+    Curve.from_rdp([2, 4, 8], [0.1, 0.2, 0.5]),
     Curve.sampled_gaussian(0.02, 1.1, 50),
     Curve.sampled_gaussian(0.02, 1.1, 50, method="rdp"),
     Curve.sampled_gaussian(0.02, 0.9, 10) + Curve.gaussian(0.5) + Curve.pure(0.1),
@@ -57,8 +57,8 @@ def test_stored_numbers_are_not_trusted():
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 7.3])
 def test_n_fold_is_n_times(curve, alpha):
     five = curve + curve + curve + curve + curve
-    assert five == curve * 5 or five.renyi(alpha) == pytest.approx((curve * 5).renyi(alpha), rel=1e-13)
-    assert (curve * 5).renyi(alpha) == pytest.approx(5 * curve.renyi(alpha), rel=1e-13)
+    assert five == curve * 5 or five.rdp(alpha) == pytest.approx((curve * 5).rdp(alpha), rel=1e-13)
+    assert (curve * 5).rdp(alpha) == pytest.approx(5 * curve.rdp(alpha), rel=1e-13)
     assert (curve * 0).epsilon(1e-5) == 0
     assert (5 * curve) == curve * 5
 
@@ -147,8 +147,8 @@ def test_sampled_steps_must_match_the_adjacency():
         lambda: Curve.sampled_gaussian(1.1, 1, 1),
         lambda: Curve.sampled_gaussian(0.1, -1, 1),
         lambda: Curve.pure(1, 1.5),
-        lambda: Curve.from_renyi(([0.5], [1.0])),
-        lambda: Curve.gaussian(1).renyi(1.0),
+        lambda: Curve.from_rdp([0.5], [1.0]),
+        lambda: Curve.gaussian(1).rdp(1.0),
         lambda: Curve.gaussian(1).epsilon(0),
     ],
 )
@@ -165,20 +165,20 @@ def test_bad_input(make):
 )
 @settings(deadline=None, max_examples=100)
 def test_a_table_never_answers_below_the_curve_it_was_made_from(orders, mu, alpha):
-    table = Curve.from_renyi((orders, [Curve.laplace(mu).renyi(a) for a in orders]))
-    assert table.renyi(alpha) >= Curve.laplace(mu).renyi(alpha) * (1 - 1e-12)
+    table = Curve.from_rdp(orders, [Curve.laplace(mu).rdp(a) for a in orders])
+    assert table.rdp(alpha) >= Curve.laplace(mu).rdp(alpha) * (1 - 1e-12)
 
 
 def test_no_order_helps_by_being_undefined():
     """An infinite order made the chord NaN, the least NaN, and epsilon max(0, NaN) = 0."""
-    curve = Curve.from_renyi(([2.0, math.inf], [0.5, 1.0]))
-    assert curve.epsilon(1e-5) == Curve.from_renyi(([2.0], [0.5])).epsilon(1e-5) > 5
+    curve = Curve.from_rdp([2.0, math.inf], [0.5, 1.0])
+    assert curve.epsilon(1e-5) == Curve.from_rdp([2.0], [0.5]).epsilon(1e-5) > 5
     record = curve.to_dict()
     record["parts"][0] |= {"orders": [2.0, math.inf], "values": [0.5, 1.0]}
     assert Curve.from_dict(record).epsilon(1e-5) > 5
     for table in (([math.inf], [1.0]), ([2.0, math.nan], [0.5, 1.0]), ([2.0, 3.0], [-math.inf, 1.0])):
         with pytest.raises(InvalidInput):
-            Curve.from_renyi(table)
+            Curve.from_rdp(*table)
     for undefined in (math.nan, math.inf):
         assert rdp_epsilon(lambda alpha, loss=undefined: loss, 1e-5) == math.inf
     assert rdp_epsilon(([2.0, 8.0, 32.0], [1.0, 4.0, 16.0]), 1e-5) >= rdp_epsilon(lambda a: a / 2, 1e-5)
@@ -226,7 +226,7 @@ def test_the_best_guess_is_read_from_the_whole_curve():
 
 
 def test_the_least_of_two_bounds_is_kept_through_composition_and_storage():
-    loose, tight = Curve.from_renyi(lambda a: a / 2), Curve.gaussian(1.0)
+    loose, tight = Curve.gaussian(1.0).tabulated(), Curve.gaussian(1.0)
     both = Curve.least([loose, tight])
     assert both == Curve.least([both])
     for delta in (1e-2, 1e-5, 1e-9):

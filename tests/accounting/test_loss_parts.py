@@ -62,7 +62,7 @@ def test_renyi_losses_against_dp_accounting(alpha):
             SampledGaussian(0.02, 1.3).rdp(alpha),
         ),
         (dp_event.LaplaceDpEvent(2.0), Laplace(0.5).rdp(alpha)),
-        (dp_event.GaussianDpEvent(2.0), Curve.gaussian(0.5).renyi(alpha)),
+        (dp_event.GaussianDpEvent(2.0), Curve.gaussian(0.5).rdp(alpha)),
     ]:
         accountant = RdpAccountant(orders=[alpha])
         accountant.compose(event)

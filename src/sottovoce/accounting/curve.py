@@ -149,16 +149,9 @@ class Curve:
         return cls._repeated(Laplace(_validate.loss(ratio, "ratio")), count)
 
     @classmethod
-    def from_renyi(cls, loss: RenyiLoss, count: int = 1) -> Curve:
-        """Return a curve known by its Rényi losses: a function of alpha, or (orders, values).
-
-        A function is tabulated once, so that the curve can be stored and compared; between two orders the
-        table answers with an upper bound.
-        """
-        if callable(loss):
-            pairs = [(a, float(loss(a))) for a in ORDERS if a <= 4096]
-        else:
-            pairs = sorted((float(a), float(v)) for a, v in zip(loss[0], loss[1], strict=True))
+    def from_rdp(cls, orders: Sequence[float], values: Sequence[float], count: int = 1) -> Curve:
+        """Return a curve known by its Rényi losses at some orders, with an upper bound between two."""
+        pairs = sorted((float(a), float(v)) for a, v in zip(orders, values, strict=True))
         pairs = [(a, v) for a, v in pairs if a != math.inf]  # between two orders the table needs both
         pairs = [(a, v) for a, v in pairs if v != math.inf] or pairs[:1]
         if not pairs or not all(a > 1 and v >= 0 for a, v in pairs):
@@ -197,8 +190,7 @@ class Curve:
         choices = [(curve.alternatives, count) for curve, count in counted.items()]
         if math.prod(math.comb(len(some) + k - 1, k) for some, k in choices) > _PAIRINGS:
             return cls.total(
-                (cls.from_renyi(curve.renyi) if curve.others else curve) * count
-                for curve, count in counted.items()
+                (curve.tabulated() if curve.others else curve) * count for curve, count in counted.items()
             )
         pairings = product(*(combinations_with_replacement(some, k) for some, k in choices))
         return cls.worst(cls.total(chain.from_iterable(pairing)) for pairing in pairings)
@@ -243,15 +235,20 @@ class Curve:
             )
         return math.hypot(*(part.mu * math.sqrt(k) for part, k in self.parts if isinstance(part, Gaussian)))
 
-    def renyi(self, alpha: float) -> float:
+    def rdp(self, alpha: float) -> float:
         """Return the Rényi loss of order ``alpha`` > 1."""
         if not alpha > 1:
             raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
         if self.bounds:
-            return min(one.renyi(alpha) for one in self._bounded_by)
+            return min(one.rdp(alpha) for one in self._bounded_by)
         if self.others:
-            return max(one.renyi(alpha) for one in self.alternatives)
+            return max(one.rdp(alpha) for one in self.alternatives)
         return math.fsum(count * part.rdp(alpha) for part, count in self.parts)
+
+    def tabulated(self) -> Curve:
+        """Return the curve by its Rényi losses alone: one part, whatever it was composed of."""
+        orders = [alpha for alpha in ORDERS if alpha <= 4096]
+        return Curve.from_rdp(orders, [self.rdp(alpha) for alpha in orders])
 
     def epsilon(self, delta: float) -> float:
         """Return epsilon at ``delta``: exact for Gaussian curves, otherwise an upper bound."""
@@ -283,13 +280,13 @@ class Curve:
             return 0.0
         bound = pure_epsilon if quantity is _EPSILON else 1.0
         if self.method == "rdp" or not all(part.has_distribution for part, _ in self.parts):
-            return min(bound, quantity.rdp(self.renyi, at))
+            return min(bound, quantity.rdp(self.rdp, at))
         if any(part.spread[0] < _NARROWEST or part.spread[1] > _WIDEST for part, _ in self.parts):
             return min(bound, self._without_sampling(quantity, at))
         distribution = composed(self.parts)
         value = min(bound, quantity.composed(distribution, at))
         if (at if quantity is _EPSILON else value) < distribution.trusted_delta:
-            value = min(value, quantity.rdp(self.renyi, at), quantity.rare(self.parts, at))
+            value = min(value, quantity.rdp(self.rdp, at), quantity.rare(self.parts, at))
         return value
 
     def _without_sampling(self, quantity: _Quantity, at: float) -> float:
@@ -303,7 +300,7 @@ class Curve:
     def _largest_alternative(self, quantity: _Quantity, at: float) -> float:
         """Return the largest value; cheap Rényi bounds say where to look first and when to stop."""
         bounds = [
-            quantity.rdp((_COARSE_ORDERS, [one.renyi(alpha) for alpha in _COARSE_ORDERS]), at)
+            quantity.rdp((_COARSE_ORDERS, [one.rdp(alpha) for alpha in _COARSE_ORDERS]), at)
             for one in self.alternatives
         ]
         largest = 0.0
@@ -388,7 +385,7 @@ _BUILDERS: dict[str, Callable[..., Curve]] = {
     "gaussian-mixture": Curve.gaussian_mixture,
     "pure": Curve.pure,
     "laplace": Curve.laplace,
-    "rdp": lambda orders, values, count: Curve.from_renyi((orders, values), count),
+    "rdp": Curve.from_rdp,
 }
 
 

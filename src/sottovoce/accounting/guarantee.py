@@ -161,7 +161,7 @@ class Guarantee(NotebookDisplay):
 
     def rdp(self, alpha: float) -> float:
         """Return the Rényi loss of order ``alpha``."""
-        return self.curve.renyi(alpha)
+        return self.curve.rdp(alpha)
 
     @property
     def best_guess(self) -> float:

@@ -1,7 +1,7 @@
 """Conversion of Rényi losses to epsilon and delta; `loss_parts` computes the losses themselves.
 
 The Rényi divergence of each mechanism is its `sottovoce.accounting.loss_parts.LossPart.rdp`, that of the
-sampled Gaussian `SampledGaussian.rdp`; `sottovoce.accounting.curve.Curve.renyi` adds them up.
+sampled Gaussian `SampledGaussian.rdp`; `sottovoce.accounting.curve.Curve.rdp` adds them up.
 
 Every order gives a valid bound, so the smallest over any set of orders is valid. The conversion is
 Proposition 12 of Canonne, Kamath, Steinke, "The discrete Gaussian for differential privacy", 2020. It is an

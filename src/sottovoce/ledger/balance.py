@@ -175,7 +175,7 @@ def curve_of_charges(charges: Iterable[Charge], adjacency: str, view: str = "loc
         return Curve.total(curves)
     except CannotCompose:
         # sampled users beside sampled records: their distributions have unlike pairs, their Rényi losses add
-        return Curve.total(Curve.from_renyi(curve.renyi) for curve in curves)
+        return Curve.total(curve.tabulated() for curve in curves)
 
 
 def _kind(guarantee: Guarantee) -> tuple[str, str]:

@@ -90,7 +90,7 @@ def test_consensus_counts_run_lengths_and_other_mechanisms_once():
     plan = plan_of(Consensus(), releases, n=4, steps=5, schedule=HypercubeExchange(4))
     curve = account(plan, "pairwise", **PAIR, progress=finished.append).curve
     expected = Curve.gaussian(math.sqrt((3 / 4 + 4 / 16) / 2)) + Curve.laplace(1 / 50)
-    assert curve.renyi(4.0) == pytest.approx(expected.renyi(4.0), rel=1e-9)
+    assert curve.rdp(4.0) == pytest.approx(expected.rdp(4.0), rel=1e-9)
     assert finished == [1, 2, 3, 4, 5]
 
 

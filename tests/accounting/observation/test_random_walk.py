@@ -127,7 +127,7 @@ def test_tokens_add_up_and_contraction_lowers_the_curve():
         walk = TokenWalk(sv.graphs.hypercube(3), 30, final_public=False, **{"contractive": True, **options})
         return walk.curve(user, observer, 6.0)
 
-    assert curve(tokens=2).renyi(2.0) == pytest.approx(2 * curve().renyi(2.0))
+    assert curve(tokens=2).rdp(2.0) == pytest.approx(2 * curve().rdp(2.0))
     assert curve(contractive=False).epsilon(1e-5) > curve().epsilon(1e-5)
     with pytest.raises(InvalidInput, match="must differ"):
         curve(3, 3)

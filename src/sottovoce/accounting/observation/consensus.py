@@ -122,10 +122,10 @@ def _curve_over_trees(question: PrivacyQuestion) -> Curve | None:
         elif work * len(SAMPLED_ORDERS) <= fresh_trees.MAX_WORK:
             if kind not in tables:
                 per_size = [kind.curve(1, share, question.method) for share in shares]
-                tables[kind] = np.array([[c.renyi(alpha) for c in per_size] for alpha in SAMPLED_ORDERS])
+                tables[kind] = np.array([[c.rdp(alpha) for c in per_size] for alpha in SAMPLED_ORDERS])
             # rounding of the sums takes far less than is added
             losses = fresh_trees.largest_losses(masks, user, tables[kind], size) * (1 + 1e-12)
-            curves.append(Curve.from_renyi((SAMPLED_ORDERS, losses.tolist())))
+            curves.append(Curve.from_rdp(SAMPLED_ORDERS, losses.tolist()))
         else:
             return None
         question.report_progress(done)

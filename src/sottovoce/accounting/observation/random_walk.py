@@ -94,7 +94,7 @@ class TokenWalk(ObservationModel):
             contractive=self.contractive,
             rates=self.rates,
         )
-        bounds = [Curve.from_renyi((WALK_ORDERS, values.tolist()), self.tokens)]
+        bounds = [Curve.from_rdp(WALK_ORDERS, values.tolist(), self.tokens)]
         seen = contributions_seen(passage, cap=self.cap, final_public=self.final_public)
         mus = np.sqrt(np.arange(len(seen))) / noise_to_sensitivity
         bounds.append(Curve.gaussian_mixture(mus.tolist(), seen.tolist(), self.tokens))
