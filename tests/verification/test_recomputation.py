@@ -35,8 +35,8 @@ BUGS = {
         lambda right: lambda self, count, share=1.0, method="pld": right(self, count, share**2, method),
         EARLY),
     "all agents hide each": (
-        consensus, "_step_shares",
-        lambda right: lambda *facts: np.square(facts[3]) / np.square(facts[3]).sum(), EARLY),
+        consensus, "_hiding_variances",
+        lambda right: lambda *facts: np.full(len(facts[3]), np.square(facts[3]).sum()), EARLY),
     "the noise of colluders counts": (
         question.PrivacyQuestion, "largest_noise_coalitions", lambda right: lambda self, stds: [()], EARLY),
     "one release forgotten": (

@@ -90,6 +90,11 @@ class GaussianView(NotebookDisplay):
         """Number of independent combinations seen; the leakage of all users adds up to it in gossip."""
         return int(self.span.basis.shape[1])
 
+    @property
+    def contributions(self) -> np.ndarray:
+        """(n,) how many noise coordinates carry each user's values."""
+        return np.bincount(self.owners[self.owners >= 0], minlength=self.n)
+
     def leakage(self) -> np.ndarray:
         """Return ``h`` (n,): the share of one release's local-privacy loss that the view holds, per user.
 
@@ -100,8 +105,7 @@ class GaussianView(NotebookDisplay):
         if self.span.rounding_error:
             others = np.setdiff1d(np.arange(self.n), self.observers if self.own_noise else ())
             h[others] += self.span.rounding_error
-        contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
-        return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
+        return np.minimum(h, np.maximum(self.contributions, 1) ** 2)  # rounding may exceed it by an ulp
 
     def with_noise(self, std: ArrayLike) -> GaussianView:
         """Return the same view where user ``u`` draws its noise with standard deviation ``std[u]``.

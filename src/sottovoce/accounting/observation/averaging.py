@@ -25,13 +25,11 @@ from sottovoce.accounting.observation.coalitions import (
     ROUNDED_UP,
     all_equal,
     coalition_assumptions,
-    contributions_in,
     leakage_with_noise,
     worst_coalitions,
 )
 from sottovoce.accounting.question import Coalition, PrivacyQuestion
 from sottovoce.accounting.release import Release, ReleaseKind, ShareCurves
-from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
 
@@ -91,45 +89,41 @@ def _user_curves(
 ) -> Iterator[tuple[int, Curve, bool]]:
     """Yield the curve of each user against each coalition, and whether its share was rounded up."""
     rounding = _rounding_shift(question)
-    for coalition, h, contributions, rounded_up in _coalition_shares(question, coalitions, stds):
+    for coalition, h, rounded_up in _coalition_shares(question, coalitions, stds):
         for user in question.users(coalition):
             counts = question.counts(user)
             share = _add_rounding(float(h[user]), counts, rounding)
-            yield user, curves.add(counts, share, int(contributions[user])), rounded_up
+            yield user, curves.add(counts, share, question.protocol.contributions(user)), rounded_up
 
 
 def _coalition_shares(
     question: PrivacyQuestion, coalitions: list[Coalition], stds: np.ndarray
-) -> Iterator[tuple[Coalition, np.ndarray, np.ndarray, bool]]:
-    """Yield, per coalition, the share h of every user's release and how many noises carry its values."""
+) -> Iterator[tuple[Coalition, np.ndarray, bool]]:
+    """Yield, per coalition, the share h of every user's release, and whether it was rounded up."""
     protocol, n = question.protocol, question.plan.n
-    once = np.ones(n, dtype=int)
     if question.view == "central":
         for done, row in enumerate(_released_rows(question), 1):
-            yield (), *_shares_in(protocol.output_view(row), stds)
+            view = protocol.output_view(row)
+            yield (), leakage_with_noise(view, stds), view.rounded_up
             question.report_progress(done)
         return
     if _sends_raw_rows(question):
-        yield (), np.ones(n), once, False
+        yield (), np.ones(n), False
         return
     single = question.size == 1 and len(coalitions) == n
     if single and protocol.linear and all_equal(stds):
         table = exact_loss(protocol, progress=question.progress)  # symmetric graphs need one observer only
-        yield from ((coalition, table[:, coalition[0]], once, False) for coalition in coalitions)
+        yield from ((coalition, table[:, coalition[0]], False) for coalition in coalitions)
         return
     positive = bool((stds > 0).all())
     for done, coalition in enumerate(coalitions, 1):
         if protocol.knows_coalitions and positive:  # disjoint sums are observed: no basis is needed
             observed = coalition[0] if len(coalition) == 1 else coalition
-            yield coalition, protocol.shares(observed, stds), once, False
+            yield coalition, protocol.shares(observed, stds), False
         else:
-            yield coalition, *_shares_in(protocol.view(coalition), stds)
+            view = protocol.view(coalition)
+            yield coalition, leakage_with_noise(view, stds), view.rounded_up
         question.report_progress(done)
-
-
-def _shares_in(view: GaussianView, stds: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    contributions = contributions_in(view)
-    return leakage_with_noise(view, contributions, stds), contributions, view.rounded_up
 
 
 def _sends_raw_rows(question: PrivacyQuestion) -> bool:

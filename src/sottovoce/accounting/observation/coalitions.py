@@ -130,21 +130,16 @@ def coalition_assumptions(
     return (*masked, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
 
 
-def leakage_with_noise(view: GaussianView, contributions: np.ndarray, stds: np.ndarray) -> np.ndarray:
+def leakage_with_noise(view: GaussianView, stds: np.ndarray) -> np.ndarray:
     """Return h in units of each user's own noise; all of it where a user in the view has no noise."""
-    inside = np.array([v for v in np.flatnonzero(contributions) if v not in view.observers], dtype=int)
+    inside = np.array([v for v in np.flatnonzero(view.contributions) if v not in view.observers], dtype=int)
     if not len(inside) or all_equal(stds[inside]):
         return view.leakage()
     if not (stds[inside] > 0).all():
-        return np.where(view.leakage() > 0, contributions, 0).astype(float)
+        return np.where(view.leakage() > 0, view.contributions, 0).astype(float)
     weights = np.full(view.n, stds[inside].min())  # the noise of the other users is not in the view
     weights[inside] = stds[inside]
     return view.with_noise(weights).leakage()
-
-
-def contributions_in(view: GaussianView) -> np.ndarray:
-    """Return (n,): how many noise coordinates of the view carry each user's values."""
-    return np.bincount(view.owners[view.owners >= 0], minlength=view.n)
 
 
 def all_equal(stds: np.ndarray) -> bool:

@@ -172,18 +172,17 @@ def _tallies(question: PrivacyQuestion, coalitions: list[Coalition], *, worst: b
 
 
 def _decisive_pairs(question: PrivacyQuestion, coalitions: list[Coalition], pairs: list[Pair]) -> list[Pair]:
-    """Return, per user, the coalition that learns the largest share of its release in every step."""
+    """Return, per user, the coalition from which the least noise hides its release in every step."""
     streams = _streams([question.releases(u) for u in range(question.plan.n)], 0)
     if len(streams) != 1 or question.noise_stds() is None:
         return pairs
     protocol = _consensus_step(question, 0)
-    shares = [_step_shares(question, protocol, coalition, streams[0].stds) for coalition in coalitions]
-    largest: dict[int, tuple[float, int]] = {}
+    hiding = [_hiding_variances(question, protocol, who, streams[0].stds) for who in coalitions]
+    least: dict[int, int] = {}
     for i, u in pairs:
-        share = float(shares[i][u])
-        if u not in largest or share > largest[u][0]:
-            largest[u] = (share, i)
-    return [(i, u) for u, (_, i) in largest.items()]
+        if u not in least or hiding[i][u] < hiding[least[u]][u]:
+            least[u] = i
+    return [(i, u) for u, i in least.items()]
 
 
 def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> None:
@@ -224,43 +223,46 @@ class _Stream:
 
     senders: dict[int, Release]
     stds: np.ndarray
-    shares: dict[Protocol, np.ndarray] = field(default_factory=dict)
+    hiding: dict[Protocol, np.ndarray] = field(default_factory=dict)
     steps: Counter[Protocol] = field(default_factory=Counter)
 
     def add(
         self, question: PrivacyQuestion, protocol: Protocol, coalitions: list[Coalition], steps: int
     ) -> None:
         """Count ``steps`` more steps under ``protocol``."""
-        if protocol not in self.shares:
-            each = [_step_shares(question, protocol, c, self.stds) for c in coalitions]
-            self.shares[protocol] = np.array(each)
+        if protocol not in self.hiding:
+            each = [_hiding_variances(question, protocol, who, self.stds) for who in coalitions]
+            self.hiding[protocol] = np.array(each)
         self.steps[protocol] += steps
 
     def count_into(self, tallies: dict[Pair, Tally]) -> None:
         """Move the counted steps into the tallies of the pairs (coalition, user)."""
-        stacked, steps = np.array(list(self.shares.values())), np.array(list(self.steps.values()))
-        for (i, u), tally in tallies.items() if self.shares else ():
+        stacked, steps = np.array(list(self.hiding.values())), np.array(list(self.steps.values()))
+        for (i, u), tally in tallies.items() if self.hiding else ():
             release = self.senders.get(u)
             if release is None or not release.sensitivity:
                 continue
-            kind = ReleaseKind.from_release(release)._replace(user_rate=1.0)
-            values, at = np.unique(stacked[:, i, u], return_inverse=True)
-            for share, count in zip(values.tolist(), np.bincount(at.ravel(), weights=steps), strict=True):
-                if share < 0:  # no noise of its own: hidden by that of others, whose std is -share
-                    hidden = kind._replace(noise_to_sensitivity=-share / release.sensitivity)
+            kind, own = ReleaseKind.from_release(release)._replace(user_rate=1.0), self.stds[u] ** 2
+            # without noise of its own a user has no share: what hides it counts as its noise
+            values = round_up(own / stacked[:, i, u]) if own else np.sqrt(stacked[:, i, u])
+            values, at = np.unique(values, return_inverse=True)
+            for value, count in zip(values.tolist(), np.bincount(at.ravel(), weights=steps), strict=True):
+                if not own:
+                    hidden = kind._replace(noise_to_sensitivity=value / release.sensitivity)
                     tally[hidden, 1.0] += int(count)
-                elif share > 0:
-                    tally[kind, share] += int(count)
-        self.shares.clear()
+                elif value > 0:
+                    tally[kind, value] += int(count)
+        self.hiding.clear()
         self.steps.clear()
 
 
-def _step_shares(
+def _hiding_variances(
     question: PrivacyQuestion, protocol: Protocol, coalition: Coalition, stds: np.ndarray
 ) -> np.ndarray:
-    """Return (n,): the share h of one step's release that the coalition learns of every user.
+    """Return (n,): the variance of the noise that hides every user's release of one step from the coalition.
 
-    A user without noise of its own has no share: its entry is minus the std of the noise that hides it.
+    It is that of the sum which the coalition sees of a user, infinite where it sees nothing. The share h that
+    it learns is the variance of the user's own noise over this.
     """
     n, single, variances = protocol.n, len(coalition) == 1, np.square(stds)
     if question.view == "central":
@@ -268,8 +270,6 @@ def _step_shares(
     elif protocol.masked or single or protocol.knows_coalitions:
         blocks = protocol.blocks(coalition[0] if single and not protocol.masked else coalition)
     else:
-        return round_up(leakage_with_noise(protocol.view(coalition), np.ones(n, dtype=int), stds))
-    hiding = block_variances(blocks, variances)
-    shares = round_up(np.divide(variances, hiding, out=np.ones(n), where=hiding > 0))
-    noiseless = (variances == 0) & (hiding > 0) & np.isfinite(hiding)
-    return np.where(noiseless, -np.sqrt(hiding), shares)
+        h = leakage_with_noise(protocol.view(coalition), stds)
+        return np.divide(variances, h, out=np.full(n, math.inf), where=h > 0)
+    return block_variances(blocks, variances)
