@@ -60,9 +60,8 @@ class Gossip(LinearProtocol):
     def repeats_matrix(self) -> bool:  # type: ignore[override]
         return not self.fresh_std
 
-    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
-        in_every_round = self._seen_in(0, observers, own_noise)
-        return tuple((t, w) for t in range(self.rounds) for w in in_every_round)
+    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> list[tuple[int, ...]]:
+        return [self._seen_in(0, observers, own_noise)] * self.rounds
 
 
 class FreshNoiseGossip(Gossip):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -98,7 +98,7 @@ class LinearProtocol(Protocol):
     def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
         return deque(self._states(_validate.rows(rows, self.n), noise, step), maxlen=1).pop()
 
-    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
+    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterator[np.ndarray]:
         """Yield the rows that are sent in each round, then those it ends with.
 
         The next one may overwrite the last: keep copies.
@@ -206,7 +206,8 @@ class LinearProtocol(Protocol):
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         chosen = _validate.nodes(observers, self.n)
-        messages = self._seen(chosen, own_noise)
+        seen = enumerate(self._seen(chosen, own_noise))
+        messages = tuple((t, w) for t, nodes in seen for w in nodes)
 
         def decoded(values: np.ndarray) -> np.ndarray:
             return decode(self.trace(chosen, own_noise), values)
@@ -248,9 +249,9 @@ class LinearProtocol(Protocol):
         if self.memory > 1:
             events.append(FillMemory(self.first_memory))
         coordinates = n
-        seen = _by_round(self._seen(observers, own_noise) if observers else ())
-        for t in range(self.rounds):
-            events += [Observe(tuple(seen.get(t, ()))), *self._events(t)]
+        seen = self._seen(observers, own_noise) if observers else [()] * self.rounds
+        for t, nodes in enumerate(seen):
+            events += [Observe(nodes), *self._events(t)]
             if self.fresh_std and t < self.rounds - 1:
                 events.append(AddNoise(coordinates, n, self.fresh_std))
                 coordinates += n
@@ -278,14 +279,13 @@ class LinearProtocol(Protocol):
         self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
     ) -> np.ndarray:
         state = _validate.rows(rows, self.n)
-        messages = self._seen(_validate.nodes(observers, self.n), own_noise)
-        of_round, states = _by_round(messages), enumerate(self._states(state, noise, step))
-        seen = [present[of_round[t]] for t, present in states if t in of_round]
-        return np.concatenate([state[:0], *seen])
+        seen = self._seen(_validate.nodes(observers, self.n), own_noise)
+        states = self._states(state, noise, step)
+        return np.concatenate([state[:0], *(next(states)[list(nodes)] for nodes in seen)])
 
-    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
-        """List (round, node) of every row the observers know: messages, and their own states."""
-        return tuple((t, w) for t in range(self.rounds) for w in self._seen_in(t, observers, own_noise))
+    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> list[tuple[int, ...]]:
+        """Return, per round, the nodes whose rows the observers know: senders to them, and themselves."""
+        return [self._seen_in(t, observers, own_noise) for t in range(self.rounds)]
 
     def _seen_in(self, t: int, observers: tuple[int, ...], own_noise: bool) -> tuple[int, ...]:
         own = set(observers) if own_noise else set()
@@ -407,14 +407,6 @@ class NodeState:
     def _expect_round(self, t: int) -> None:
         if t != self._done:
             raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
-
-
-def _by_round(messages: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return the senders in each round of (round, sender) in order."""
-    senders: dict[int, list[int]] = {}
-    for t, w in messages:
-        senders.setdefault(t, []).append(w)
-    return senders
 
 
 def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:

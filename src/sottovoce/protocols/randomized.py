@@ -10,7 +10,7 @@ probabilities) is an idle tick, not a redraw.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -76,7 +76,7 @@ class Randomized(LinearProtocol):
     def message_count(self) -> int:
         return 2 * int((self.edges[:, 0] >= 0).sum())
 
-    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
+    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterator[np.ndarray]:
         return super()._states(state.copy() if self.memory == 1 else state, noise, step)
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
@@ -94,11 +94,9 @@ class Randomized(LinearProtocol):
         u, v = self.edges[t].tolist()
         return tuple(sorted(w for w, partner in ((u, v), (v, u)) if partner in chosen)) if u >= 0 else ()
 
-    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
-        """Own rows are listed at the start; later ones follow from them and the messages."""
-        own = [(0, v) for v in observers] if own_noise and self.rounds else []
-        heard = [(t, w) for t in range(self.rounds) for w in self.senders(t, observers)]
-        return tuple(sorted(set(own) | set(heard)))
+    def _seen_in(self, t: int, observers: tuple[int, ...], own_noise: bool) -> tuple[int, ...]:
+        # own rows are needed at the start only; later ones follow from them and the messages
+        return super()._seen_in(t, observers, own_noise and t == 0)
 
     faint = False
 
