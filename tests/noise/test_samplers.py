@@ -47,10 +47,13 @@ def test_short_rows_follow_the_law_too():
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: type(s).__name__)
-def test_neighboring_coordinates_steps_and_agents_are_independent(source):
+def test_coordinates_steps_and_agents_are_independent_and_have_their_own_scales(source):
     rows = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0)
     later = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=8, std=1.0)
     other = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0, stream=1)
+    scaled = source.perturb(np.zeros((2, 300_000)), agents=[0, 1], step=9, std=np.array([1.0, 10.0]))
+    assert accepts(scaled[0], 1.0)
+    assert accepts(scaled[1], 10.0)
     bound = 5 / np.sqrt(300_000)
     for a, b in [(rows[0], rows[1]), (rows[0], later[0]), (rows[1], other[1]), (rows[0, 1:], rows[0, :-1])]:
         assert abs(np.corrcoef(a, b)[0, 1]) < bound
@@ -132,12 +135,6 @@ def test_simulated_noise_depends_on_its_own_coordinates_only(dim, dtype):
     many = source.perturb(np.zeros((700, dim), dtype), agents=np.arange(700), step=6, std=2.0)
     assert np.array_equal(many[[3, 0, 9, 400, 2]], together)
     assert len(np.unique(many)) > 0.99 * many.size or dtype == np.float32
-
-
-def test_each_agent_may_have_its_own_scale():
-    rows = ProtectiveNoise().perturb(np.zeros((2, 200_000)), agents=[0, 1], step=0, std=np.array([1.0, 10.0]))
-    assert accepts(rows[0], 1.0)
-    assert accepts(rows[1], 10.0)
 
 
 def test_rounding_stays_within_the_slack():

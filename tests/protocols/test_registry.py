@@ -12,9 +12,8 @@ from sottovoce.protocols.registry import names
 def test_a_drawn_protocol_is_a_function_of_seed_and_step():
     """A name gives the same protocol again for one seed and step, and another for the next."""
     complete, ring = sv.graphs.complete(8), sv.graphs.ring(8)
-    named_on = (("accelerated-randomized:30:intensities=uniform", ring), ("time-varying:5", complete),
-                ("dropout:6:edges=0.3", ring), ("dropout:6:nodes=0.2", ring))  # fmt: skip
-    for name, network in named_on:
+    on_ring = ("accelerated-randomized:30:intensities=uniform", "dropout:6:edges=0.3", "dropout:6:nodes=0.2")
+    for name, network in (*((name, ring) for name in on_ring), ("time-varying:5", complete)):
         named = parse(name)
         assert named.drawn
         assert str(parse(str(named))) == str(named)
