@@ -43,11 +43,6 @@ class RankMonitor:
         """Whether a length was neither clearly there nor clearly rounding, or too many were short."""
         return self._between or self._product < LEAST_LENGTH_PRODUCT
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing was dropped and nothing is doubtful."""
-        return not self.dropped and not self.doubtful
-
 
 class Basis:
     """Orthonormal functionals of the present state, with the numbers the observer knows them to be.

@@ -128,8 +128,8 @@ def _rank_is_certain(monitor: RankMonitor, trace: ExecutionTrace, rank: int) -> 
     Where weights are not faint and a check would take long, a clear gap between what was kept and what was
     dropped decides.
     """
-    if monitor.doubtful or monitor.settled:
-        return monitor.settled
+    if monitor.doubtful or not monitor.dropped:
+        return not monitor.doubtful
     work = trace.work(rank + 1)
     if rank == trace.coordinates - len(trace.known) or (work > CHECKED_OPERATIONS and not trace.faint):
         return True
