@@ -2,7 +2,7 @@
 
 `plan` is the base of all plans, `central_plan` and `gradient_plan` that of most; `build` makes a plan from a
 name, options and a budget; `options` checks options, `optimizers` has learning rates and optimizers,
-`schedule` the protocol of every step, `registry` the names.
+`schedule` the protocol of every step, `tree_noise` the least noise on spanning trees, `registry` the names.
 """
 
 from __future__ import annotations
