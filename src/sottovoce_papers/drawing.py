@@ -13,8 +13,7 @@ import numpy as np
 
 from sottovoce.report.figures import COLORS as COLORS
 from sottovoce.report.figures import INK as INK
-from sottovoce.report.figures import SETTINGS, springs
-from sottovoce.report.figures import graph as graph
+from sottovoce.report.figures import SETTINGS, draw_links, springs
 
 layout = springs
 MANY = 15  # points of a curve that still have room for bars
@@ -228,12 +227,18 @@ def medians(panel: Any, x: Any, groups: Sequence[Sequence[float]], k: int, label
     error_bars(panel, x, middle, [down, up], k, label)
 
 
+def graph(
+    panel: Any, edges: Any, positions: np.ndarray, values: Any, labels: Any = None, **limits: float
+) -> Any:
+    """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
+    draw_links(panel, edges, positions, labels)
+    size, colors = 120 if len(positions) <= 60 else 26, np.asarray(values, dtype=float)
+    return panel.scatter(*positions.T, c=colors, cmap="cividis", s=size, zorder=2, **limits)
+
+
 def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known: Sequence[int]) -> None:
     """Draw a network with its attacker, the nodes it reconstructs and the others."""
-    from matplotlib.collections import LineCollection
-
-    segments = [positions[[u, v]] for u, v in edges]
-    panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
+    draw_links(panel, edges, positions)
     size = 45 if len(positions) <= 60 else 20
     others = sorted(set(range(len(positions))) - set(known) - {attacker})
     for chosen, k, label in (
@@ -242,7 +247,6 @@ def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known
         marked = "*" if label == "attacker" else MARKERS[k]
         panel.scatter(*positions[chosen].T, s=size * (4 if marked == "*" else 1), marker=marked,
                       color=COLORS[k], label=label, zorder=3)  # fmt: skip
-    panel.set_axis_off()
 
 
 def picture_rows(panel: Any, pictures: Any, chosen: Sequence[int]) -> None:

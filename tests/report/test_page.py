@@ -186,6 +186,8 @@ def test_graph_pictures_of_all_sizes():
         sv.graphs.ring(3),
         sv.graphs.regular(150, 4, np.random.default_rng(0)),
     ):
-        picture = figures.graph_picture(network.edges.tolist(), [0.5] * network.n, observers=[0])
+        picture = figures.graph_picture(
+            network.edges.tolist(), network.n, values=[0.5] * network.n, observers=[0]
+        )
         assert picture.startswith("<svg")
         ElementTree.fromstring(picture)

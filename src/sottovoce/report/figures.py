@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
@@ -98,28 +97,56 @@ def placed(svg: str, prefix: str) -> str:
 
 def graph_picture(
     edges: Sequence[Sequence[int]],
-    values: Sequence[float],
+    n: int,
     *,
+    values: ArrayLike | None = None,
     observers: Sequence[int] = (),
     labels: Sequence[str] | None = None,
     title: str = "network",
-    scale_label: str | None = "share of local privacy lost",
 ) -> str:
-    """Return the network, every node colored by a value in [0, 1]; without ``scale_label`` no color scale."""
-    position = layout(edges, len(values))
-    size = 230 if len(values) <= 60 else 60
-    names = labels if labels is not None and len(values) <= 40 else None
+    """Return the picture of a network, as `draw_network` draws it."""
     with axes_of(7.2, 4.6) as (figure, axes):
-        points = graph(axes, edges, position, values, names, vmin=0, vmax=1, cmap=loss_scale(), size=size)
-        points.set(edgecolors=INK, linewidths=0.8)
-        x, y = position[list(observers)].T
-        axes.scatter(x, y, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
-        axes.scatter(x, y, s=size * 0.2, c=INK, zorder=4)
-        if scale_label is not None:
-            bar = figure.colorbar(points, ax=axes, shrink=0.7, pad=0.02, aspect=22)
-            bar.outline.set_visible(False)
-            bar.set_label(scale_label)
+        draw_network(axes, edges, n, values=values, observers=observers, labels=labels)
     return inline(figure, title)
+
+
+def draw_network(
+    axes: Axes,
+    edges: Sequence[Sequence[int]],
+    n: int,
+    *,
+    values: ArrayLike | None = None,
+    observers: Sequence[int] = (),
+    labels: Sequence[str] | None = None,
+) -> None:
+    """Draw a network, observers ringed, nodes colored by ``values``: shares of local privacy lost, in [0, 1]."""
+    position, size = layout(edges, n), 230 if n <= 60 else 60
+    draw_links(axes, edges, position, labels if n <= 40 else None)
+    colors = np.zeros(n) if values is None else np.asarray(values, dtype=float)
+    outline: dict[str, Any] = {"edgecolors": INK, "linewidths": 0.8, "zorder": 2}
+    points = axes.scatter(*position.T, c=colors, cmap=loss_scale(), vmin=0, vmax=1, s=size, **outline)
+    x, y = position[list(observers)].T
+    axes.scatter(x, y, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
+    axes.scatter(x, y, s=size * 0.2, c=INK, zorder=4)
+    if values is not None:
+        bar = axes.figure.colorbar(points, ax=axes, shrink=0.7, pad=0.02, aspect=22)
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.set_label("share of local privacy lost")
+
+
+def draw_links(
+    axes: Axes, edges: Iterable[Sequence[int]], positions: np.ndarray, labels: Sequence[str] | None = None
+) -> None:
+    """Draw the links of a network, and the names of its nodes below them."""
+    from matplotlib.collections import LineCollection
+
+    segments = [positions[[u, v]] for u, v in edges]
+    axes.add_collection(LineCollection(segments, colors=LOCAL, linewidths=0.7, alpha=0.5, zorder=1))
+    below: dict[str, Any] = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
+    for v, label in enumerate(labels or ()):
+        axes.annotate(str(label), tuple(positions[v]), **below, fontsize=7.5)
+    axes.set_axis_off()
+    axes.margins(0.1)
 
 
 def layout(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
@@ -146,36 +173,6 @@ def springs(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
     else:
         positions = networkx.spring_layout(graph, seed=0, iterations=60)
     return np.array([positions[v] for v in range(n)])
-
-
-def graph(
-    panel: Axes,
-    edges: Iterable[Sequence[int]],
-    positions: np.ndarray,
-    values: ArrayLike,
-    labels: Sequence[str] | None = None,
-    *,
-    vmin: float | None = None,
-    vmax: float | None = None,
-    cmap: str | LinearSegmentedColormap = "cividis",
-    size: float | None = None,
-) -> PathCollection:
-    """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
-    from matplotlib.collections import LineCollection
-
-    segments = [positions[[u, v]] for u, v in edges]
-    panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
-    if size is None:
-        size = 120 if len(positions) <= 60 else 26
-    colors = np.asarray(values, dtype=float)
-    x, y = positions.T
-    points = panel.scatter(x, y, c=colors, cmap=cmap, s=size, zorder=2, vmin=vmin, vmax=vmax)
-    below: dict[str, Any] = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
-    for v, label in enumerate(labels or ()):
-        panel.annotate(str(label), tuple(positions[v]), **below, fontsize=7.5)
-    panel.set_axis_off()
-    panel.margins(0.1)
-    return points
 
 
 def history_series(

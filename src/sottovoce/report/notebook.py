@@ -193,20 +193,13 @@ def _(
     values: ArrayLike | None = None,
     observers: Iterable[int] | int = (),
 ) -> None:
-    colors = np.full(network.n, 0.35) if values is None else np.asarray(values, dtype=float)
-    if colors.shape != (network.n,):
-        raise InvalidInput(f"values colors one node each ({network.n}), got shape {colors.shape}.")
-    positions = figures.springs(network.edges.tolist(), network.n)
-    names = [str(network.node_name(v)) for v in range(network.n)] if network.n <= 40 else None
-    points = figures.graph(ax, network.edges, positions, colors, names, vmin=0.0, vmax=1.0)
-    points.set_edgecolor(figures.INK)  # light nodes need an outline on a light page
+    if values is not None and np.shape(values) != (network.n,):
+        shape = np.shape(values)
+        raise InvalidInput(f"values colors one node each ({network.n}), got shape {shape}.")
+    names = [str(network.node_name(v)) for v in range(network.n)]
     ringed = [observers] if isinstance(observers, int) else list(observers)
-    if ringed:
-        x, y = positions[ringed].T
-        ax.scatter(x, y, s=230, c="none", edgecolors=figures.INK, linewidths=2.0, zorder=3)
-    if values is not None:
-        bar = ax.figure.colorbar(points, ax=ax, shrink=0.7, pad=0.02)
-        bar.set_label("share of local privacy lost")
+    edges = network.edges.tolist()
+    figures.draw_network(ax, edges, network.n, values=values, observers=ringed, labels=names)
 
 
 @_draw.register(Protocol)

@@ -220,9 +220,9 @@ def account(result: StoredResult) -> Section:
     blocks: list[Figure | Table] = []
     if observer is not None and metrics.get("edge_list") is not None:
         group = [observer, *metrics.get("colluders", ())]
-        labels = {"labels": config.get("labels"), "title": f"What {who} learns"}
-        graph = metrics["edge_list"], metrics["exact"]
-        draw = partial(figures.graph_picture, *graph, observers=group, **labels)
+        options = {"observers": group, "labels": config.get("labels"), "title": f"What {who} learns"}
+        shares = metrics["exact"]
+        draw = partial(figures.graph_picture, metrics["edge_list"], len(shares), values=shares, **options)
         named = " and ".join(_name(result, v) for v in group)
         blocks.append(Figure(draw, words["picture"].format(group=named)))
     if metrics["by_distance"]:
@@ -231,9 +231,9 @@ def account(result: StoredResult) -> Section:
     for kind, rows in metrics.get("published_bounds", {}).items():
         if kind in ("losses", "errors"):
             blocks.append(_table(words[kind], [_formula(row) for row in rows]))
-    shares = {key: percent(metrics[key], "share", 0) for key in ("mean_exact", "max_exact")}
+    losses = {key: percent(metrics[key], "share", 0) for key in ("mean_exact", "max_exact")}
     about = {"graph": config["graph"], "protocol": metrics["protocol"], "rounds": metrics["rounds"]}
-    lead = words["lead"].format(who=who, **about, **shares)
+    lead = words["lead"].format(who=who, **about, **losses)
     if understated is not None:
         lead += words["understated"].format(understated=percent(understated, places=0))
     return _section(result, words["title"], lead, *blocks)
@@ -290,9 +290,9 @@ def agreement(result: StoredResult) -> Section:
     metrics, config = result["metrics"], result["config"]
     names, picture = config["labels"], None
     if len(names) <= 60:
-        options: dict[str, Any] = {"labels": names, "title": "Who talks to whom", "scale_label": None}
-        svg = figures.graph_picture(metrics["edge_list"], [0.0] * len(names), **options)
-        picture = Figure(svg, "Who talks to whom.")
+        title = "Who talks to whom"
+        svg = figures.graph_picture(metrics["edge_list"], len(names), labels=names, title=title)
+        picture = Figure(svg, f"{title}.")
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
     members = _table(texts("sections.toml")["agreement"]["columns"], metrics["costs"])
     tables = members, _costs(metrics["cost"]), pairs(settings, "setting", "value")
