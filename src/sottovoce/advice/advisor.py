@@ -154,7 +154,7 @@ def advise(
         requirements["features"] = None if X is None else np.shape(X)[-1]
     required = Requirements.from_arguments(members, **requirements)
     records = _sample(required, sample)
-    source = "No data were read; errors are closed forms."
+    source = "No data were read; errors are computed by formulas."
     if records is not None:
         source = f"Simulated on {records.source}; nothing private was read."
     elif required.training:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
 from sottovoce._format import number
 from sottovoce.cli import options
 from sottovoce.cli.output import emit, progress, section_values, template
-
-if TYPE_CHECKING:
-    pass
 
 
 def account(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sottovoce.advice import PlanSummary
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
+_HEADS = {"batch_size": "batch size", "dominated_by": "worse than"}
 # the adversaries of the second table, in words
 REVEALS = {"noise": "noise", "outsider": "eavesdropper", "network": "one member", "pairwise": "typical pair"}
 REVEALS |= {"colluders": "any {} members", "local": "all others"}
@@ -48,8 +49,8 @@ def advise(
 ) -> None:
     """Recommend a plan for these members and this budget, and say what would change the choice.
 
-    Nothing private is read: errors of averages are closed forms, accuracies are simulated on public or
-    synthetic records, and the answer says which.
+    Nothing private is read: errors of averages are computed by formulas, accuracies are simulated
+    on public or synthetic records, and the answer says which.
 
     \b
     Examples:
@@ -100,7 +101,7 @@ def plan_columns(
         spread += "; of gossip with the largest bias"
     return {
         "spread": spread,
-        "worth_columns": ["", "plan", *(key.replace("_", " ") for key in heads)],
+        "worth_columns": ["", "plan", *(_HEADS.get(key, key) for key in heads)],
         "worth": [(k, row.name, *(cell[key] for key in heads)) for k, (row, cell) in named],
         "reveals_columns": [
             "",

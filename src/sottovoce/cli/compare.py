@@ -29,7 +29,8 @@ def compare(
 ) -> None:
     """Compare plan files: what each reveals, how good its answer is, and what it costs.
 
-    A plan is dominated by one that reveals no more to the worst member, answers no worse and takes no longer.
+    A plan is worse than one that reveals no more to the worst member, answers no worse and takes no
+    longer, and is better in one of these.
 
     \b
     Example:

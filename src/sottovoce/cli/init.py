@@ -10,6 +10,7 @@ from typing import Annotated
 from typer import Argument
 
 from sottovoce._io import atomic_write
+from sottovoce._validate import did_you_mean
 from sottovoce.cli.options import Json
 from sottovoce.cli.output import emit
 from sottovoce.errors import ConfigError, InvalidInput
@@ -53,7 +54,8 @@ def init(
 def write_template(template: str, folder: Path) -> list[str]:
     """Write the files of a template into a new or empty folder and return their names."""
     if template not in TEMPLATES:
-        raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")
+        near = did_you_mean(template, TEMPLATES)
+        raise InvalidInput(f"the template must be one of {', '.join(TEMPLATES)}, got {template!r}{near}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already and not an empty folder; name another place.")
     files = [file for file in (_FOLDER / template).iterdir() if file.is_file()]

@@ -66,10 +66,10 @@ def commands() -> dict[str, Command]:
     return COMMANDS | {name: entry.load() for name, entry in sorted(added.items()) if name not in COMMANDS}
 
 
-ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbors, and each \
-can say exactly what it told whom.
+ABOUT = """Private learning without a server: organizations exchange noisy numbers with their neighbors, and \
+what each can learn about the others is computed before anything runs.
 
-Start with [bold]sottovoce demo[/bold]; then ask what a network would reveal:
+Start with [bold]sottovoce demo[/bold]; then see what a network would reveal:
 
 \b
     sottovoce account --graph hypercube:4 --rounds 4 --observer 0

@@ -108,14 +108,18 @@ def table(
     for k, column in enumerate(columns):
         cells = [row[k] for row in by_row if row[k] is not None]
         numeric = right[k] if right else bool(cells) and not any(isinstance(cell, str) for cell in cells)
-        longest = max([13, *(len(str(cell)) for cell in cells)])
-        words = longest == 13 or (longest <= 40 and not any(" " in str(cell) for cell in cells))
         justify: Literal["left", "right"] = "right" if numeric else "left"
-        # names and short cells are never broken: lines of text give way to them
-        grid.add_column(column, justify=justify, overflow="fold", no_wrap=words and len(column) <= longest)
+        texts = [str(cell) for cell in cells]
+        longest, has_lines = max([0, *map(len, texts)]), any(" " in text for text in texts)
+        # names and short cells are never broken: lines of text give way to them, and no word is broken
+        whole = longest <= 13 or (longest <= 40 and not has_lines)
+        options: dict[str, Any] = {"no_wrap": whole and (len(column) <= longest or " " not in column)}
+        words = [len(word) for text in (column, *texts) for word in text.split()]
+        options["min_width"] = min(20, max([1, *words]))
+        grid.add_column(column, justify=justify, overflow="fold", **options)
     for row in by_row:
-        texts = [x if isinstance(x, str) else write(x, kind) for x, kind in zip(row, kinds, strict=True)]
-        grid.add_row(*texts)
+        pairs = zip(row, kinds, strict=True)
+        grid.add_row(*(cell if isinstance(cell, str) else write(cell, kind) for cell, kind in pairs))
     return Group(Text(title, style="bold"), grid) if title else Group(grid)
 
 

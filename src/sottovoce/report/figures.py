@@ -119,7 +119,7 @@ def draw_network(
     observers: Sequence[int] = (),
     labels: Sequence[str] | None = None,
 ) -> None:
-    """Draw a network, observers ringed, nodes colored by ``values``: shares of local privacy lost, in [0, 1]."""
+    """Draw a network, observers ringed; ``values``, shares of local privacy lost, color the nodes."""
     position, size = layout(edges, n), 230 if n <= 60 else 60
     draw_links(axes, edges, position, labels if n <= 40 else None)
     colors = np.zeros(n) if values is None else np.asarray(values, dtype=float)
