@@ -18,14 +18,10 @@ def test_attack_gossip_prints_the_determined_nodes(call):
     few = answer(call, "attack", "gossip", "--graph", "florentine", "--attackers", "2", "--rounds", "3")
     assert few["count"] == 8
     assert few["combinations"]
-
-
-@pytest.mark.parametrize("protocol", ["gossip", "chebyshev", "randomized", "tree", "exchange"])
-def test_every_protocol_can_be_attacked(call, protocol):
-    words = ("attack", "gossip", "--graph", "hypercube:3", "--attackers", "0,3", "--protocol", protocol)
-    result = answer(call, *words)
-    assert result["protocol"] == protocol
-    assert not set(result["reconstructed"]) & {0, 3}
+    words = ("--graph", "hypercube:3", "--attackers", "0,3", "--protocol", "exchange")
+    other = answer(call, "attack", "gossip", *words)
+    assert other["protocol"] == "exchange"
+    assert not set(other["reconstructed"]) & {0, 3}
 
 
 def test_text_names_the_nodes(call):
@@ -98,11 +94,5 @@ def test_audit_refutes_the_published_formula_on_a_path_of_three(call):
     published = answer(call, *path, "--claim", "published", "--noise-multiplier", "4", "--runs", "60000")
     assert published["refuted"] == ["observers"]
     assert published["audits"]["observers"]["mu_claimed"] == pytest.approx(0.5 / 3**0.5)  # a third of it
-
-
-def test_a_refuted_claim_says_which_number_refutes_it(call):
-    reply = call(
-        "audit", "--graph", "path:3", "--rounds", 2, "--user", 2, "--observers", 0, "--claim", "published"
-    )
-    text = " ".join(reply.out.split())
+    text = " ".join(call(*path, "--claim", "published").out.split())
     assert re.search(r"refuted: mu is at least [\d.]+ where 1.16 is claimed\.", text)

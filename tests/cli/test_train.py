@@ -75,12 +75,8 @@ def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
     assert average["guarantees"][0]["epsilon"] == expected
     (tmp_path / "average.toml").write_text(AVERAGE + "[noise]\nnoise_multiplier = 4\n")
     assert call("plan", "average.toml", "--json").json["guarantees"][0]["epsilon"] == expected
-    replacements = (
-        ("add-remove", "user"),
-        ("steps = 5", "steps = 1"),
-        ("clip_norm = 1.0", "clip_norm = 0.3"),
-    )
-    text = changed(*replacements, text=trained("consensus-sgd"))
+    once = ("add-remove", "user"), ("steps = 5", "steps = 1"), ("clip_norm = 1.0", "clip_norm = 0.3")
+    text = changed(*once, text=trained("consensus-sgd"))
     (tmp_path / "train.toml").write_text(text)
     (tmp_path / "std.toml").write_text(text.replace("noise_multiplier = 4.0", "noise_std = 1.2"))
     for command, file in (("plan", "train.toml"), ("train", "train.toml"), ("plan", "std.toml")):
@@ -139,12 +135,8 @@ TRAIN_TABLE = "[train]\n"
 MLP = '[model]\nname = "mlp"\noptions = { inputs = 64, hidden = 8 }\n'
 WRONG = [  # plan, what is replaced by what, and the sentence about it
     ("dp-sgd", '"dp-sgd"', '"sgdd"', "plan.toml, [train]: algorithm must be one of averaging, "),
-    (
-        "dp-sgd",
-        "batch_size = 50",
-        "cap = 3",
-        "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps",
-    ),
+    ("dp-sgd", "batch_size = 50", "cap = 3", "plan.toml, [train]: dp-sgd has no option 'cap'; it knows"),
+    ("dp-dsgd", "clip_norm = 1.0", "clip_norm = -1.0", "plan.toml, [train]: clip_norm must be positive"),
     ("dp-cd", "steps = 60\n", "", "[train] steps is missing; dp-cd needs it."),
     ("dp-sgd", f"[noise]\n{NOISE}", "", "Neither [noise] nor [budget]"),
     ("dp-sgd", "noise_multiplier", "noise_ratio", "noise_ratio does not fit dp-sgd; give noise_multiplier."),
@@ -176,31 +168,6 @@ def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, plan, old, new
     assert sentence in refused("plan", "plan.toml", "--out", "out.json")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "options"),
-    [
-        ("steps = 5", "steps = 0", {"steps": 0}),
-        ("clip_norm = 1.0", "clip_norm = -1.0", {"clip_norm": -1.0}),
-        ("batch_size = 20", "sample_rate = 2.0", {"batch_size": None, "sample_rate": 2.0}),
-        ('"add-remove"', '"record"', {"adjacency": "record"}),
-        ("batch_size = 20", 'accounting = "magic"', {"batch_size": None, "accounting": "magic"}),
-        ("batch_size = 20", 'optimizer = "lbfgs"', {"batch_size": None, "optimizer": "lbfgs"}),
-    ],
-)
-def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, old, new, options):
-    data = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
-    shards = data.shards(sv.data.equal(data.n, 8, np.random.default_rng([0, 1])))
-    common = {"steps": 5, "learning_rate": 1.0, "clip_norm": 1.0, "batch_size": 20, "noise_multiplier": 4.0}
-    with pytest.raises(sv.errors.InvalidInput) as raised:
-        sv.algorithms.DPDSGD(
-            sv.objectives.GLM(), sv.graphs.hypercube(3), sizes=shards.sizes, **common | options
-        )
-    text = trained("dp-dsgd")
-    assert old in text
-    (tmp_path / "plan.toml").write_text(text.replace(old, new))
-    assert refused("train", "plan.toml") == f"plan.toml, [train]: {raised.value}"
-
-
 # ---- read, and not charged ---------------------------------------------------------------------------------
 
 
@@ -222,10 +189,7 @@ def test_accepted_reads_are_shown_and_stored(call, tmp_path):
     answer = call("train", "plan.toml", "--out", "r.json")
     assert answer.out.count("not charged, accepted by name: the mean and deviation") >= 1
     assert "yes, but not for the item in" in answer.out
-    assert (
-        "Accepted by name (tuning): Read of private records and not charged: settings that were chosen"
-        in answer.out
-    )
+    assert "Accepted by name (tuning): Read of private records and not charged: settings" in answer.out
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]
 
@@ -301,9 +265,7 @@ def test_training_that_diverges_is_one_sentence_and_leaves_no_model(call, tmp_pa
     before = sorted(tmp_path.rglob("*"))
     stopped = call("train", "plan.toml", "--out", "model")
     assert stopped.code == 1
-    assert stopped.err.startswith(
-        "sottovoce: training diverged; lower the learning rate: after 2 of 40 steps "
-    )
+    assert stopped.err.startswith("sottovoce: training diverged; lower the learning rate: after 2 of 40 ste")
     assert stopped.err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -331,13 +293,8 @@ def test_run_without_privacy_is_labeled(call, tmp_path, privacy):
 
 @pytest.mark.slow
 def test_ctrl_c_names_the_saved_step(tmp_path):
-    (tmp_path / "plan.toml").write_text(
-        BUDGETED_TRAINING.format(protocol="exchange", adjacency="add-remove", steps=200_000, epsilon=900.0)
-    )
-    words = [sys.executable, "-m", "sottovoce", "train", "plan.toml", "--checkpoint", "checkpoint"]
-    running = subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    options = {"protocol": "exchange", "adjacency": "add-remove", "steps": 200_000, "epsilon": 900.0}
+    running = started(tmp_path, "--checkpoint", "checkpoint", plan=BUDGETED_TRAINING.format(**options))
     for _ in range(1200):
         if list(tmp_path.glob("checkpoint/step-*")):
             break

@@ -22,7 +22,7 @@ def shown(page, inputs, kind, tmp_path):
     target = tmp_path / f"{kind}.html"
     assert command("report", *inputs[kind], "-o", target) == 0
     page.goto(target.as_uri())
-    return results_of(inputs[kind], tmp_path)
+    return results_of(inputs[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)

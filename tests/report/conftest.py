@@ -2,20 +2,19 @@
 
 import asyncio
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.peers.conftest import Members, unused_ports
 
 import sottovoce as sv
 from sottovoce.cli.main import main
 from sottovoce.ledger.balance import LifetimeBudget
-from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
-from sottovoce.peers.identity import CERTIFICATE
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.runtime import Peer, PeerConfig
+from sottovoce.peers.member_directory import find_member_directory
+from sottovoce.report.inputs import read_inputs
 from sottovoce.report.result_files import write_result
 
 DELTA = 1e-5
@@ -92,18 +91,9 @@ def write_inputs(folder):
 
 def consortium(folder):
     """Two members agree, sign and run over TLS; return agreement, state folder and directory of one."""
-    names = ("north", "south")
-    limit = LifetimeBudget(9.0, DELTA, "user", "local")
-    directories = [
-        MemberDirectory.create(
-            folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}"
-        )
-        for name in names
-    ]
-    for directory in directories:
-        for other in directories:
-            if other is not directory:
-                directory.pinned_certificates.trust(other.identity_folder / CERTIFICATE, "read aloud")
+    rng, limit = np.random.default_rng(1), LifetimeBudget(9.0, DELTA, "user", "local")
+    records = lambda: Records(rng.standard_normal((5, 2)), np.zeros(0))  # noqa: E731
+    members = Members(folder, None, ("north", "south"), [limit], records)
     file = folder / "agreement.toml"
     draft = {
         "version": 1, "title": "Waiting times, north and south", "graph": "path:2",
@@ -111,52 +101,22 @@ def consortium(folder):
                       "noise_multiplier": 2.0},
         "model": {"kind": "mean", "parameters": 2}, "budget": {"epsilon": 6.0, "delta": DELTA},
     }  # fmt: skip
-    sockets = [socket.socket() for _ in names]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    places = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    entries = [member_entry(h.identity.certificate, at) for h, at in zip(directories, places, strict=True)]
-    write_agreement(file, draft, entries)
-    for directory in directories:
-        sign_agreement(file, directory.identity, secrets=directory.identity_folder)
-    agreement = read_agreement(file)
-    rng = np.random.default_rng(1)
+    agreement = members.write(file, draft, [f"127.0.0.1:{port}" for port in unused_ports(2)])
 
     async def together():
-        peers = [
-            Peer(
-                PeerConfig(
-                    agreement,
-                    directory.identity,
-                    Records(rng.standard_normal((5, 2)), np.zeros(0)),
-                    None,
-                    member_directory=directory,
-                )
-            )
-            for directory in directories
-        ]
-        return await asyncio.gather(*[peer.run() for peer in peers])
+        return await asyncio.gather(*[members.peer(name, agreement).run() for name in members.names])
 
     with ThreadPoolExecutor(1) as pool:  # a browser's driver has a loop in this thread already
         pool.submit(asyncio.run, together()).result()
-    return file, directories[0].folder / "runs" / agreement.run_id.hex(), directories[0].folder
+    return file, members.state("north", agreement), members.directories["north"].folder
 
 
-def results_of(inputs, folder):
+def results_of(inputs):
     """Return the results that the page of some inputs shows."""
-    from pathlib import Path
-
-    from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.report.inputs import read_inputs
-
-    words = [str(word) for word in inputs]
-    directory = (
-        find_member_directory(words[words.index("--directory") + 1]) if "--directory" in words else None
-    )
-    files = words[: words.index("--directory")] if "--directory" in words else words
-    return json.loads(json.dumps(read_inputs([Path(file) for file in files], directory)))
+    words = [*map(str, inputs)]
+    at = words.index("--directory") if "--directory" in words else len(words)
+    directory = find_member_directory(words[at + 1]) if words[at:] else None
+    return json.loads(json.dumps(read_inputs([Path(file) for file in words[:at]], directory)))
 
 
 @pytest.fixture(scope="package")

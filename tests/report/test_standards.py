@@ -24,7 +24,7 @@ def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(inputs, tmp
         *("data_product_description", "publication_date", "additional_information_urls", "dp_flavor"),
         *("privacy_loss", "model", "additional_dp_information", "implementation"),
     }
-    (result,) = results_of(inputs["training"], tmp_path)
+    (result,) = results_of(inputs["training"])
     loss = result["summary_page"]["losses"][0]
     assert entry["privacy_loss"]["privacy_parameters"]["epsilon"] == loss["epsilon"] <= 3.0
     assert "mean and deviation" in entry["implementation"]["pre_processing_eda_hyperparameter_tuning"]
