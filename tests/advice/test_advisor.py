@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import math
 import tomllib
 from pathlib import Path
@@ -90,7 +91,9 @@ def test_recommended_protocol(members, options, recommended):
 def test_views_that_need_more_noise():
     """A budget is never accepted against less than one member; the local view counts own noise only."""
     options = {"epsilon": 1.0, "delta": 1e-5, "records": 100}
-    for row in sv.advise(6, view="outsider", **options).rows:
+    one, two = (sv.advise(6, view="outsider", **options) for _ in range(2))
+    assert one.to_dict() == two.to_dict()  # advice is deterministic
+    for row in one.rows:
         assert row.private
         assert max(row.epsilon_outsider, row.epsilon_network) <= 1.0
     assert sv.advise(5, view="local", **options).recommended.epsilon_local <= 1.0
@@ -115,12 +118,7 @@ def test_suggested_epsilon_and_members_are_the_smallest_that_fit():
         _ = advice.plan
     suggested = {suggestion.what: suggestion.value for suggestion in advice.suggestions}
     members, epsilon = suggested["members"], suggested["epsilon"]
-    cases = (
-        (10, epsilon, True),
-        (10, epsilon * 0.98, False),
-        (members, 1.0, True),
-        (members - 1, 1.0, False),
-    )
+    cases = (10, epsilon, True), (10, epsilon * 0.98, False), (members, 1.0, True), (members - 1, 1.0, False)
     for n, allowed, fits in cases:
         assert (sv.advise(n, epsilon=allowed, **requirements).recommended is not None) == fits
     # closed form: sd = sqrt(n / (n - 1)) tau / n <= 1/4 with tau = 3.73 at epsilon 1
@@ -173,9 +171,8 @@ def test_hiding_a_member_among_twelve_suggests_to_hide_a_record():
 def test_a_suggestion_to_hide_a_record_is_what_its_plan_gives(protocol):
     """By hand: 2 x 100 times less noise than for a whole member, and the same bias."""
     budget = sv.Budget(1.0, 1e-5, view="network")
-    plan = sv.PrivateAveraging.for_budget(
-        protocol, network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5
-    )
+    options = {"network": "hypercube:3", "radius": 0.5, "epsilon": 1.0, "delta": 1e-5}
+    plan = sv.PrivateAveraging.for_budget(protocol, **options)
     sd, bias, _ = answer_error(plan)
     (hide,) = [each for each in suggestions(plan, budget) if each.what == "hide"]
     assert f"with 100 records each: ± {math.hypot(sd / 200, bias):.3g} (" in hide.sentence
@@ -191,9 +188,8 @@ def test_gossip_is_said_to_end_with_noise_and_bias():
 
 
 def test_a_linear_model_is_judged_in_the_unit_of_its_target():
-    advice = sv.advise(
-        5, epsilon=4.0, delta=1e-5, records=200, compute="linear", features=3, values=(0, 100), seed=1
-    )
+    options = {"compute": "linear", "features": 3, "values": (0, 100), "seed": 1}
+    advice = sv.advise(5, epsilon=4.0, delta=1e-5, records=200, **options)
     score = advice.recommended.use.score
     assert score.lower_is_better
     assert 5 < score.best <= score.mean < score.chance < 25
@@ -236,9 +232,9 @@ def test_a_network_of_ones_own_is_simulated_on_public_records(tmp_path):
     assert score.best > 0.9 > score.chance
     assert "600 public records" in advice.simulated_on
     advice.save(tmp_path)
-    for name, section in (("plan.toml", "model"), ("agreement-draft.toml", "model")):
+    for name in ("plan.toml", "agreement-draft.toml"):
         text = (tmp_path / name).read_text()
-        assert tomllib.loads(text)[section]["module"] == "mynet:build"
+        assert tomllib.loads(text)["model"]["module"] == "mynet:build"
         assert "the function that builds your network" in text
     (row,) = compare([advice.plan], delta=1e-5, sample=(X, y))
     assert row.use.score.mean > score.chance
@@ -251,11 +247,6 @@ def test_too_few_steps_are_held_against_what_more_would_learn():
     assert not dataclasses.replace(score, best=0.9).useful
     advice = sv.advise(4, epsilon=8.0, delta=1e-5, records=100, compute="logistic", features=3)
     assert len({row.use.score.best for row in advice.rows}) == 1
-
-
-def test_advice_is_deterministic():
-    one, two = (sv.advise("ring:6", epsilon=2.0, delta=1e-5, records=30) for _ in range(2))
-    assert one.to_dict() == two.to_dict()
 
 
 @pytest.mark.slow
@@ -278,23 +269,17 @@ def test_twelve_hospitals_end_where_the_advice_said(tmp_path):
 def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     """The noise of the advised tree is the closed form, which the linear program cannot beat."""
     graph, sizes, c, _ = consortium(seed)
-    requirements = sv.advice.Requirements.from_arguments(
-        graph, epsilon=1.0, delta=1e-5, hide="member", colluders=c, records=sizes
-    )
-    uneven = [
-        candidate
-        for candidate in averaging_candidates(requirements)
-        if candidate.noise_allocation == "optimal"
-    ]
+    required = {"epsilon": 1.0, "delta": 1e-5, "hide": "member", "colluders": c, "records": sizes}
+    requirements = sv.advice.Requirements.from_arguments(graph, **required)
+    candidates = list(averaging_candidates(requirements))
+    uneven = [candidate for candidate in candidates if candidate.noise_allocation == "optimal"]
     for candidate in uneven:
         plan = plan_for(requirements, candidate)
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)
         variances = np.square(plan._noise_stds) / max(plan._noise_stds) ** 2
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
         assert guarantee_against(plan, *requirements.views[0]).epsilon(1e-5) <= 1.0
-        local = plan_for(
-            requirements, next(s for s in averaging_candidates(requirements) if s.protocol == "tree")
-        )
+        local = plan_for(requirements, next(s for s in candidates if s.protocol == "tree"))
         share = sv.advice.usefulness(plan).error ** 2 / sv.advice.usefulness(local).error ** 2
         assert share == pytest.approx(variances.sum() / requirements.n, rel=1e-4)
     if c == 1 and requirements.n >= 4 and nx.diameter(graph) < requirements.n - 1:
@@ -314,10 +299,12 @@ def test_a_path_of_ten_needs_the_noise_of_its_ends():
 
 
 def test_compare_marks_what_is_dominated():
-    make = lambda network, std: sv.PrivateAveraging("tree", network=network, noise_std=std, radius=0.5)  # noqa: E731
-    rows = compare(
-        {"star": make("star:7", 2.0), "path": make("path:7", 2.0), "loud": make("star:7", 3.0)}, delta=1e-5
-    )
+    settings = {"star": ("star:7", 2.0), "path": ("path:7", 2.0), "loud": ("star:7", 3.0)}
+    plans = {
+        name: sv.PrivateAveraging("tree", network=network, noise_std=std, radius=0.5)
+        for name, (network, std) in settings.items()
+    }
+    rows = compare(plans, delta=1e-5)
     by = {row.name: row.dominated_by for row in rows}
     assert by == {"star": None, "path": "star", "loud": None}  # the loud one reveals less
     assert rows[1].seconds > rows[0].seconds
@@ -326,17 +313,15 @@ def test_compare_marks_what_is_dominated():
 
 
 def test_a_typical_pair_reveals_no_more_than_the_worst_one():
-    plans = {
-        "tree": sv.PrivateAveraging("tree", network="star:7", noise_std=2.0, radius=0.5),
-        "masked": sv.PrivateAveraging("masked", network="complete:5", noise_std=2.0, radius=0.5),
-        "gossip": sv.PrivateAveraging("gossip:3", network="ring:12", noise_std=2.0, radius=0.5),
-    }
+    networks = {"tree": "star:7", "masked": "complete:5", "gossip:3": "ring:12"}
+    plans = [
+        sv.PrivateAveraging(protocol, network=network, noise_std=2.0, radius=0.5)
+        for protocol, network in networks.items()
+    ]
     for row in compare(plans, delta=1e-5):
         pairs = [
             row.plan.privacy("pairwise", observer=v, user=u).epsilon(1e-5)
-            for v in range(row.plan.n)
-            for u in range(row.plan.n)
-            if u != v
+            for v, u in itertools.permutations(range(row.plan.n), 2)
         ]
         assert min(pairs) <= row.epsilon_pairwise <= row.epsilon_network
         assert row.epsilon_network == pytest.approx(max(pairs))
@@ -344,28 +329,22 @@ def test_a_typical_pair_reveals_no_more_than_the_worst_one():
         assert row.cells()["pairwise"] != "-"
 
 
-def test_the_front_is_drawn(tmp_path):
-    advice = sv.advise(4, epsilon=4.0, delta=1e-5, records=30)
-    assert b"<svg" in advice.plot(tmp_path / "front.svg").read_bytes()
-    assert advice.plot(tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(InvalidInput, match="drawn as"):
-        advice.plot(tmp_path / "front.pdf")
-
-
 # ---- Plan files and drafts of agreements describe the recommended plan -------------------------------------
 
 
-def test_plan_file_and_draft_describe_the_recommended_plan(tmp_path):
+def test_files_describe_the_recommended_plan(tmp_path):
     advice = sv.advise([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)], epsilon=6.0, delta=1e-5, hide="member")
     advice.save(tmp_path)
-    plan, draft = (
-        tomllib.loads((tmp_path / name).read_text()) for name in ("plan.toml", "agreement-draft.toml")
-    )
+    texts = ((tmp_path / name).read_text() for name in ("plan.toml", "agreement-draft.toml"))
+    plan, draft = map(tomllib.loads, texts)
     assert plan["version"] == 1
     assert plan["budget"] == {"epsilon": 6.0, "delta": 1e-5, "view": "network"}
     assert draft["algorithm"]["noise_multiplier"] == advice.plan.noise_multiplier
-    assert draft["graph"] == "edges:0-1,0-4,1-2,2-3,3-4"
-    assert plan["network"]["graph"] == draft["graph"]
+    assert plan["network"]["graph"] == draft["graph"] == "edges:0-1,0-4,1-2,2-3,3-4"
+    assert b"<svg" in (tmp_path / "front.svg").read_bytes()
+    assert advice.plot(tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(InvalidInput, match="drawn as"):
+        advice.plot(tmp_path / "front.pdf")
 
 
 @pytest.mark.parametrize("masks", [True, False])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.data.files import read_table
 from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.member_data import read_records
 from sottovoce.planfile.read import load_file
@@ -77,7 +78,12 @@ def test_from_a_table_to_its_draft_its_model_and_its_predictions(call, refused, 
         budget = sv.Budget(3.0, 1e-6)
         rng = np.random.default_rng(0)
         fitted = sv.fit("logistic", table, network="complete", budget=budget, rng=rng)
-        assert np.array_equal(loaded.adapter.data.X[:, :-1], fitted.columns(fitted_rows(table, fitted)))
+        rows = read_table(table.source)
+        if missing == "drop":
+            rows = fitted.columns.complete(rows, table.labels)
+        order = np.argsort(rows["site"], kind="stable")  # shards have the records site by site
+        rows = {name: values[order] for name, values in rows.items()}
+        assert np.array_equal(loaded.adapter.data.X[:, :-1], fitted.columns(rows))
         assert loaded.adapter.columns == fitted.columns
         assert loaded.plan.describe() == fitted.plan.describe()  # one recipe, one table reader
     assert call("plan", "plan.toml").code == 0
@@ -87,17 +93,6 @@ def test_from_a_table_to_its_draft_its_model_and_its_predictions(call, refused, 
     truth = [line.rsplit(",", 1)[1] for line in (tmp_path / "new.csv").read_text().split("\n")[1:-1]]
     assert np.mean(np.array(answer.json["predictions"]) == truth) > 0.75
     assert sv.load_model(tmp_path / "model").score(str(tmp_path / "new.csv")) > 0.8
-
-
-def fitted_rows(table, fitted):
-    """Return the records of a table in the order of its sites, as shards have them."""
-    from sottovoce.data.files import read_table
-
-    rows = read_table(table.source)
-    if table.missing == "drop":
-        rows = fitted.columns.complete(rows, table.labels)
-    order = np.argsort(rows["site"], kind="stable")
-    return {name: values[order] for name, values in rows.items()}
 
 
 @pytest.mark.parametrize("missing", ["indicator", "drop"])

@@ -34,9 +34,8 @@ def test_a_folder_runs_at_once_and_answers_well(template, tmp_path, monkeypatch)
     assert tests
     for function in tests:
         function(*[tmp_path for _ in inspect.signature(function).parameters])
-    for name in set(sys.modules) - before:
-        if name in ("my_protocol", "my_algorithm", "run"):
-            del sys.modules[name]
+    for name in {"my_protocol", "my_algorithm", "run"} & set(sys.modules) - before:
+        del sys.modules[name]
 
 
 def test_every_template_is_listed_and_every_command_named_in_a_page_exists(call):

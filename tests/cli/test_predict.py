@@ -75,6 +75,11 @@ def tables(folder, first="mine.csv", rows=1500, new=200, label="state", of=None)
         (folder / name).write_text("\n".join(line.split(",", left_out)[-1] for line in table))
 
 
+def with_model(section=MODEL):
+    """Return the plan of a neural network."""
+    return PLAN.replace("intercept = true\n", "").replace("[network]", section + "[network]")
+
+
 def column(file, name="state"):
     with open(file, newline="") as lines:
         return np.array([row[name] for row in csv.DictReader(lines)])
@@ -82,12 +87,9 @@ def column(file, name="state"):
 
 def in_another_process(folder, new, module=None):
     """The README's three lines, with nothing of this process."""
-    argument = "" if module is None else f", module={module!r}"
-    loaded = f"sv.load_model({str(folder)!r}{argument}).predict({str(new)!r})"
-    text = f"import json, sottovoce as sv\nprint(json.dumps({loaded}.tolist()))"
-    ran = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=folder.parent
-    )
+    loaded = f"sv.load_model({str(folder)!r}, module={module!r}).predict({str(new)!r})"
+    words = [sys.executable, "-c", f"import json, sottovoce as sv\nprint(json.dumps({loaded}.tolist()))"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=True, cwd=folder.parent)
     return json.loads(ran.stdout)
 
 
@@ -118,9 +120,8 @@ def test_linear_model_from_a_file_to_predictions(call, tmp_path):
 
 def test_scores_are_those_of_training_whatever_the_preparation(call, tmp_path):
     """A named set, standardized and of unit length: the model prepares raw records as the run did."""
-    (tmp_path / "plan.toml").write_text(
-        trained("consensus-sgd").replace("test_share", "intercept = true\ntest_share")
-    )
+    text = trained("consensus-sgd").replace("test_share", "intercept = true\ntest_share")
+    (tmp_path / "plan.toml").write_text(text)
     result = call("train", "plan.toml", "--out", "model", "--json").json
     raw = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
     np.savez(tmp_path / "new.npz", X=raw.X_test)
@@ -133,9 +134,7 @@ def test_network_by_name_or_from_a_module(call, refused, tmp_path, own):
     tables(tmp_path, rows=900)
     (tmp_path / "mynet.py").write_text(MYNET)
     model = MODEL if own else '[model]\nname = "mlp"\noptions = { hidden = 8 }\n'
-    (tmp_path / "plan.toml").write_text(
-        PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
-    )
+    (tmp_path / "plan.toml").write_text(with_model(model))
     assert call("train", "plan.toml", "--out", "model", "--json").code == 0
     argument = ("--module", "mynet:build") if own else ()
     answer = call("predict", "model", "new.csv", "--json", *argument).json
@@ -148,9 +147,8 @@ def test_network_by_name_or_from_a_module(call, refused, tmp_path, own):
 
 def test_protective_run_saves_its_model(call, refused, tmp_path):
     tables(tmp_path, rows=300)
-    (tmp_path / "plan.toml").write_text(
-        PLAN.replace("[noise]\nseed = 1\n", "").replace("steps = 60", "steps = 3")
-    )
+    text = PLAN.replace("[noise]\nseed = 1\n", "").replace("steps = 60", "steps = 3")
+    (tmp_path / "plan.toml").write_text(text)
     first = call("train", "plan.toml", "--json").json
     second = call("train", "plan.toml", "--json", "--out", "record.json").json
     assert (first["saved_model"], second["saved_model"]) == ("plan-model", "plan-model-2")
@@ -184,7 +182,7 @@ def test_protective_run_saves_its_model(call, refused, tmp_path):
 def test_wrong_modules_and_columns_are_one_sentence(refused, tmp_path, old, new, words):
     tables(tmp_path, rows=60)
     (tmp_path / "mynet.py").write_text(MYNET)
-    text = PLAN.replace("intercept = true\n", "").replace("[network]", MODEL + "[network]")
+    text = with_model()
     assert old in text
     if "complete" in old:
         text = text.replace('names = ["Rome", "Bern", "Oslo"]\n', "")
@@ -192,21 +190,15 @@ def test_wrong_modules_and_columns_are_one_sentence(refused, tmp_path, old, new,
     assert words in refused("train", "plan.toml")
 
 
-@pytest.mark.parametrize(
-    ("new", "words"),
-    [
-        ("none.csv", "There is no file none.csv"),
-        ("short.csv", "the table has no column 'dose'"),
-        ("words.csv", "expected numbers"),
-    ],
-)
-def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path, new, words):
+def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path):
     tables(tmp_path, rows=60)
     (tmp_path / "plan.toml").write_text(PLAN.replace("steps = 60", "steps = 2"))
     call("train", "plan.toml", "--out", "model", "--json")
     (tmp_path / "short.csv").write_text("age,sex\n50,f\n")
     (tmp_path / "words.csv").write_text("age,dose,sex\nold,1,f\n")
-    assert words in refused("predict", "model", new)
+    assert "There is no file none.csv" in refused("predict", "model", "none.csv")
+    assert "the table has no column 'dose'" in refused("predict", "model", "short.csv")
+    assert "expected numbers" in refused("predict", "model", "words.csv")
     assert "There is no saved model or result" in refused("predict", "nothing", "new.csv")
 
 
@@ -239,9 +231,8 @@ def test_a_frozen_encoder_keeps_the_weights_it_was_given(call, tmp_path):
     exec(frozen, space)
     start = {name: value + 1 for name, value in space["build"](4).state_dict().items()}
     save_file(start, tmp_path / "start.safetensors")
-    model = MODEL + 'weights = "start.safetensors"\n'
-    text = PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
-    (tmp_path / "plan.toml").write_text(text.replace("steps = 60", "steps = 3"))
+    text = with_model(MODEL + 'weights = "start.safetensors"\n').replace("steps = 60", "steps = 3")
+    (tmp_path / "plan.toml").write_text(text)
     assert call("train", "plan.toml", "--out", "model", "--json").code == 0
     weights = load_file(tmp_path / "model" / "model.safetensors")
     assert torch.equal(weights["body.weight"], start["body.weight"])
