@@ -27,12 +27,14 @@ def browser():
 def page(browser):
     """A page that remembers what the console said and what was asked of the network."""
     context = browser.new_context(viewport={"width": 1280, "height": 1400}, accept_downloads=True)
-    made = context.new_page()
-    made.complaints, made.asked = [], []
-    made.on("console", lambda m: made.complaints.append(m.text) if m.type in ("error", "warning") else None)
-    made.on("pageerror", lambda error: made.complaints.append(str(error)))
-    made.on("request", lambda request: made.asked.append(request.url))
-    yield made
+    opened = context.new_page()
+    opened.complaints, opened.requested = [], []
+    opened.on(
+        "console", lambda m: opened.complaints.append(m.text) if m.type in ("error", "warning") else None
+    )
+    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.on("request", lambda request: opened.requested.append(request.url))
+    yield opened
     context.close()
 
 

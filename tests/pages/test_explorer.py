@@ -51,18 +51,18 @@ def expected(plan, network, observers, rounds):
     first, *others = observers
     shares = sv.privacy.exact_loss(network, rounds=rounds, observer=first, colluders=others)
     local = fixed(plan.privacy("local").epsilon(DELTA), "epsilon")
-    found = []
+    table = []
     for u in range(network.n):
         name = str(network.node_name(u))
         if u in observers:
-            found.append([name, "looks", "–", "–", "–", "–", "–"])
+            table.append([name, "looks", "–", "–", "–", "–", "–"])
             continue
         stated = plan.privacy("colluders", colluders=observers, user=u)
         mu = formula[u] ** 0.5 / plan.releases(0)[0].noise_to_sensitivity
         published = [fixed(formula[u]), fixed(sv.privacy.gaussian_epsilon(mu, DELTA))]
         numbers = [fixed(shares[u], "share"), fixed(stated.epsilon(DELTA), "epsilon"), *published, local]
-        found.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
-    return found
+        table.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
+    return table
 
 
 def florentine(rounds):
@@ -137,12 +137,12 @@ def test_what_can_be_computed_is_what_the_attack_computes(page, server):
     _, network = florentine(5)
     settled(page, lambda: page.get_by_role("button", name="Medici", exact=True).click())
     medici = network.node_names.index("Medici")
-    said = page.inner_text("#computes")
+    sentence = page.inner_text("#computes")
     known = sv.attacks.reconstruct_gossip(network, attackers=medici, rounds=5)
     assert known
     for node in range(network.n):
-        listed = said.split(", and ")[0]
-        assert (str(network.node_name(node)) in listed) == (node in known or node == medici)
+        named = sentence.split(", and ")[0]
+        assert (str(network.node_name(node)) in named) == (node in known or node == medici)
 
 
 def test_the_slider_of_rounds(page, server):
@@ -275,7 +275,7 @@ def test_nothing_in_the_way_of_a_reader(page, server, scheme, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#summary").bounding_box()["width"] > 250
     assert page.complaints == []
-    assert all(url.startswith((f"http://127.0.0.1:{server.port}/", "data:")) for url in page.asked)
+    assert all(url.startswith((f"http://127.0.0.1:{server.port}/", "data:")) for url in page.requested)
 
 
 def test_the_offline_file_with_the_network_off(page, tmp_path):
@@ -306,4 +306,4 @@ def test_the_offline_file_with_the_network_off(page, tmp_path):
     assert 'graph = "ring:6"' in Path(saved.value.path()).read_text()
     assert violations(page) == []
     assert page.complaints == []
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in page.asked)
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in page.requested)

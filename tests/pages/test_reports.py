@@ -44,7 +44,7 @@ def test_page_one_holds_the_record_and_nothing_else(page, inputs, kind, tmp_path
         )
         assert not re.search(r"\d", rest), f"a number on page one that is not in the record: {rest}"
     assert page.complaints == []
-    assert all(url.startswith("file:") for url in page.asked)
+    assert all(url.startswith("file:") for url in page.requested)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,8 +68,6 @@ def test_table_4_asks_for_its_files(monkeypatch, tmp_path):
 
 
 def test_table_4_in_its_quick_form_is_resnet_9_with_two_primal_steps(monkeypatch):
-    from sottovoce_papers.bayrooti2023 import cells
-
     plans = []
     monkeypatch.setattr(
         cells, "_plan", lambda *options, make=cells._plan: plans.append(make(*options)) or plans[-1]
@@ -85,8 +83,6 @@ def test_table_4_in_its_quick_form_is_resnet_9_with_two_primal_steps(monkeypatch
 
 
 def test_table_4_on_a_small_file_of_the_same_format(monkeypatch, tmp_path):
-    from sottovoce_papers.bayrooti2023 import cells
-
     rng = np.random.default_rng(0)
     (tmp_path / "cifar100").mkdir()
     for file, count in (("train.bin", 200), ("test.bin", 5)):
@@ -115,16 +111,16 @@ def test_consensus_does_not_depend_on_graph_and_split_without_noise_to_speak_of(
 
 def test_a_record_of_other_settings_or_half_a_record_is_not_taken_for_this_one(tmp_path):
     cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=16, agents=5)
-    run_cell(cell, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
+    options = {"settings": Settings(1.0, 0.1, 0.1, 2), "results": tmp_path}
+    run_cell(cell, 0, **options)
     with pytest.raises(ConfigError, match="a different value of settings"):
-        run_cell(cell, 0, settings=Settings(3.0, 0.1, 0.1, 2), results=tmp_path)
-    larger = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=20, agents=5)
+        run_cell(cell, 0, **options | {"settings": Settings(3.0, 0.1, 0.1, 2)})
     with pytest.raises(ConfigError, match="a different value of cell"):
-        run_cell(larger, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
+        run_cell(replace(cell, batch_size=20), 0, **options)
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text()[:50])
     with pytest.raises(ConfigError, match="is not a result"):
-        run_cell(cell, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
+        run_cell(cell, 0, **options)
 
 
 def test_the_published_records_are_those_of_the_settings_in_the_code(tmp_path):
@@ -163,7 +159,7 @@ def test_the_quick_form_cannot_say(quick):
 
 @pytest.mark.parametrize("method", ["dsgd", "central"])
 def test_neither_the_test_set_nor_the_records_held_out_are_learned_from(monkeypatch, method):
-    cell = Cell(method, 10.0, 0.39, data="digits", steps=3, batch_size=32, agents=5)
+    cell = replace(TUNED_CELL, method=method)
     options = {"cell": asdict(cell), "settings": asdict(Settings(1.0, 0.5, 0.5)), "place": 0}
     before = tuning_trial(**options, held_out=200)["accuracy"]
     x, x_test = cells._tensors("digits")
@@ -210,12 +206,8 @@ def test_the_best_is_chosen_and_a_rate_that_diverged_once_is_not():
     ]  # fmt: skip
     assert chosen({"history": tried}) == {"a": Settings(1.0, 0.1, 0.01), "b": Settings(1.0, 0.1, 0.1)}
     # where some were tried on more seeds only these compete, each by its worst
-    again = [
-        row("a", 0.1, 0.1, 89.0),
-        row("a", 0.3, 0.3, 70.0),
-        row("a", 0.1, 0.1, 91.0),
-        row("a", 0.3, 0.3, 95.0),
-    ]
+    tries = (0.1, 89.0), (0.3, 70.0), (0.1, 91.0), (0.3, 95.0)
+    again = [row("a", rate, rate, accuracy) for rate, accuracy in tries]
     assert chosen({"history": tried + again})["a"] == Settings(1.0, 0.1, 0.1)
 
 

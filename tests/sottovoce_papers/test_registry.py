@@ -50,6 +50,10 @@ def test_no_experiment_is_without_table_figure_and_claim(name):
     assert experiment.plot
     assert experiment.claim.endswith(".")
     assert options_of(experiment)
+    for option in options_of(experiment).values():
+        assert meaning(name, option.name)
+        defaults = option.default if isinstance(option.default, tuple) else (option.default,)
+        assert all(value is None or option.fits(value) for value in defaults)
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -60,13 +64,7 @@ def test_a_stored_record_shows_a_table_and_a_figure(name):
     assert figures[0].svg.startswith("<svg")
     assert "<text" in figures[0].svg  # words and units are text, not paths
     assert tables[0].rows
-
-
-# ---- figures ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", STORED)
-def test_legends_and_panels_of_a_stored_record_cover_nothing(name):
+    # legends and panels cover nothing
     figure = find(name).plot(record_of(name))
     figure.draw_without_rendering()
     names = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
@@ -80,6 +78,9 @@ def test_legends_and_panels_of_a_stored_record_cover_nothing(name):
     words = [axes.xaxis.label.get_window_extent() for axes in figure.axes if axes.get_xlabel()]
     for places in (boxes, words):
         assert not any(one.overlaps(other) for one, other in itertools.combinations(places, 2))
+
+
+# ---- figures ---------------------------------------------------------------------------------------------
 
 
 def test_a_line_across_a_panel_marks_no_place_on_its_axis():
@@ -130,17 +131,6 @@ def test_options_are_read_as_they_are_written():
             options[option].read(word)
     with pytest.raises(InvalidInput, match="true or false"):
         Option("flag", False, "bool").read("1")
-
-
-def test_no_option_is_described_that_is_not_there():
-    there = {(name, option) for name in registry() for option in options_of(find(name))}
-    own = {(name, option) for name, meanings in texts()["own"].items() for option in meanings}
-    assert own <= there
-    assert set(texts()["options"]) == {option for _, option in there}
-    assert set(texts()["experiments"]) == set(registry())
-
-
-def test_numbers_out_of_range_are_refused_where_they_are_read():
     options = options_of(find("topologies"))
     for option, word in (("observers", "0"), ("seed", "-1"), ("density", "0"), ("radius", "inf")):
         with pytest.raises(InvalidInput, match=r"at least|above"):
@@ -150,12 +140,12 @@ def test_numbers_out_of_range_are_refused_where_they_are_read():
     assert options_of(find("table2"))["skew"].read("0") == (0.0,)
 
 
-@pytest.mark.parametrize("name", registry())
-def test_every_option_says_what_it_means_and_its_default_is_taken(name):
-    for option in options_of(find(name)).values():
-        assert meaning(name, option.name)
-        defaults = option.default if isinstance(option.default, tuple) else (option.default,)
-        assert all(value is None or option.fits(value) for value in defaults)
+def test_no_option_is_described_that_is_not_there():
+    there = {(name, option) for name in registry() for option in options_of(find(name))}
+    own = {(name, option) for name, meanings in texts()["own"].items() for option in meanings}
+    assert own <= there
+    assert set(texts()["options"]) == {option for _, option in there}
+    assert set(texts()["experiments"]) == set(registry())
 
 
 # ---- Bayrooti et al. 2023 ------------------------------------------------------------------------------
@@ -175,11 +165,8 @@ def test_every_printed_cell_is_known():
 
 
 def test_printed_settings_are_the_papers():
-    for method, epsilon, first, last in (
-        ("dsgd", 0.5, 0.02, 0.005),
-        ("dsgt", 100.0, 0.4, 0.05),
-        ("dinno", 1.0, 0.01, 0.0005),
-    ):
+    rates = ("dsgd", 0.5, 0.02, 0.005), ("dsgt", 100.0, 0.4, 0.05), ("dinno", 1.0, 0.01, 0.0005)
+    for method, epsilon, first, last in rates:
         chosen = settings_of(method, epsilon, which="printed")
         assert (chosen.clip_norm, chosen.steps) == (10.0, None)
         assert (chosen.first_rate, chosen.last_rate) == (first, last)
@@ -191,9 +178,8 @@ def test_printed_settings_are_the_papers():
 
 
 def test_both_settings_stand_side_by_side():
-    result = find("table1").run(
-        quick=True, method=("dsgd",), epsilon=(10.0,), fiedler=(0.39,), settings="both"
-    )
+    options = {"method": ("dsgd",), "epsilon": (10.0,), "fiedler": (0.39,), "settings": "both"}
+    result = find("table1").run(quick=True, **options)
     assert [row["settings"] for row in result.history] == ["printed", "tuned"]
     assert [row["accept"] for row in result.history] == [[], ["tuning"]]
     shown = find("table1").table(result.to_dict())
@@ -223,9 +209,8 @@ def test_no_cell_is_the_better_of_two_settings(name):
     experiment, shown = find(name), find(name).table(record)
     held, reached = experiment.held(record), [row[-1] for row in shown.rows]
     for row in record["history"]:
-        if row["settings"] == "printed" and tuned_apart(
-            row["method"], float(row["epsilon"]), row["fiedler"] or 1.0
-        ):
+        apart = tuned_apart(row["method"], float(row["epsilon"]), row["fiedler"] or 1.0)
+        if row["settings"] == "printed" and apart:
             row["accuracy"] = 99.9 if row["accuracy"] is not None else None
     assert experiment.held(record) == held
     assert [row[-1] for row in experiment.table(record).rows] == reached

@@ -22,11 +22,9 @@ def account(
     ] = None,
     collude: Annotated[str, Option(help="Nodes that share all they see with the observer: 3,5.")] = "",
     draw: options.Draw = 0,
-    noise: Annotated[
-        float | None, Option(help="Noise over the radius of the values: print epsilons.")
-    ] = None,
+    noise: options.Noise = None,
     epsilon: options.Epsilon = None,
-    delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
+    delta: options.DeltaOrDefault = None,
     published: Annotated[bool, Option("--published", help="Print what the papers' formulas say.")] = False,
     steps: Annotated[int | None, Option(help="With --published: how often every node takes part.")] = None,
     out: options.Out = None,

@@ -17,13 +17,12 @@ ABOUT = """What a curious set of nodes computes from what it receives.
 """
 attack = Typer(no_args_is_help=True, help=ABOUT)
 
-Graph = Annotated[str, Option("--graph", help="The graph, for example florentine, ring:64, file:edges.txt.")]
 Attackers = Annotated[str, Option("--attackers", help="Nodes that share what they see, as 0 or 3,5.")]
 
 
 @attack.command()
 def gossip(
-    graph: Graph,
+    graph: options.RequiredGraph,
     attackers: Attackers,
     rounds: options.Rounds = None,
     protocol: options.ProtocolOption = "gossip",
@@ -60,7 +59,7 @@ def gossip(
 
 @attack.command()
 def dgd(
-    graph: Graph = "path:8",
+    graph: options.RequiredGraph = "path:8",
     attackers: Attackers = "0",
     steps: Annotated[int | None, Option(help="Gradient steps watched; by default one per node.")] = None,
     rounds: Annotated[int, Option(help="Gossip rounds after every step.")] = 1,

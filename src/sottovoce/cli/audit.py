@@ -11,7 +11,7 @@ from sottovoce.cli.output import as_result, emit, progress, section_values, temp
 
 
 def audit(
-    graph: Annotated[str, Option(help="The graph, for example florentine or hypercube:4.")],
+    graph: options.RequiredGraph,
     rounds: options.Rounds = None,
     protocol: options.ProtocolOption = "gossip",
     target: Annotated[str, Option("--user", help="The node whose value is looked for.")] = "0",

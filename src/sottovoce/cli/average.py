@@ -30,7 +30,7 @@ def average(
         str | None,
         Option(help="How much each node counts, public: 9,58,30 or a file. Noise follows the weight."),
     ] = None,
-    noise: Annotated[float | None, Option(help="Noise multiplier: noise over the radius.")] = None,
+    noise: options.Noise = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = 1e-5,
     view: Annotated[str, Option(help="local, outsider, network (any one node) or central.")] = "network",
@@ -38,7 +38,7 @@ def average(
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write the result (.json) or the rows (.csv) here.")
     ] = None,
-    population: Annotated[str | None, Option(help="Whose rows they are, by the lifetime ledger.")] = None,
+    population: options.Population = None,
     json: options.Json = False,
 ) -> None:
     """Average one row per node privately, in this process.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from sottovoce.cli.options import Json, Rounds
+from sottovoce.cli.options import DeltaOrDefault, Json, Noise, Rounds
 from sottovoce.cli.output import console, emit, progress
 
 
@@ -18,8 +18,8 @@ def explore(
     ] = "florentine",
     protocol: Annotated[str | None, Option(help="How it averages: gossip, chebyshev, tree, masked")] = None,
     rounds: Rounds = None,
-    noise: Annotated[float | None, Option(help="Noise multiplier: noise over the values' radius.")] = None,
-    delta: Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
+    noise: Noise = None,
+    delta: DeltaOrDefault = None,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Write one offline file instead of serving a page.")
     ] = None,

@@ -19,6 +19,9 @@ Graph = Annotated[
     str | None,
     Option(help="A graph: ring:64, hypercube:10, er:200:1.5:seed=3, florentine, file:edges.txt ..."),
 ]
+RequiredGraph = Annotated[
+    str, Option("--graph", help="A graph: florentine, ring:64, hypercube:4, file:edges.txt ...")
+]
 Matrix = Annotated[Path | None, Option(help="Gossip weights of your own instead: CSV or NPZ, n rows.")]
 Weights = Annotated[str | None, Option(help="metropolis, max_degree, lazy or uniform.")]
 ProtocolOption = Annotated[
@@ -33,8 +36,11 @@ Rounds = Annotated[
     int | None, Option(help="Rounds of gossip; by default as many as accelerated gossip needs.")
 ]
 Draw = Annotated[int, Option("--draw", help="Seed of the public draws (trees, random edges).")]
+Noise = Annotated[float | None, Option(help="Noise multiplier: noise over the radius of the values.")]
 Epsilon = Annotated[float | None, Option(help="Budget: the least noise that meets it is computed.")]
 Delta = Annotated[float, Option(help="The delta of every epsilon.")]
+DeltaOrDefault = Annotated[float | None, Option(help="Delta of every epsilon; 1e-5 by default.")]
+Population = Annotated[str | None, Option(help="Whose records they are, by the lifetime ledger.")]
 Latency = Annotated[float, Option(help="Seconds a round takes.")]
 TrainingFile = Annotated[Path, Argument(help="A plan file with \\[data] and \\[train] sections.")]
 Out = Annotated[Path | None, Option("--out", "-o", help="Write the result here, for sottovoce report.")]

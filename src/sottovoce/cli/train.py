@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from sottovoce._io import to_jsonable
-from sottovoce.cli.options import Json, TrainingFile
+from sottovoce.cli.options import Json, Population, TrainingFile
 from sottovoce.cli.output import console, emit, if_stopped, require_writable, template
 from sottovoce.cli.plan import assessment_text
 from sottovoce.errors import ConfigError
@@ -40,7 +40,7 @@ def train(
     ] = None,
     logs: Annotated[str | None, Option(help="Folder for TensorBoard files, or a .csv file.")] = None,
     ranks: Annotated[int | None, Option(help="Split the agents over this many processes.")] = None,
-    population: Annotated[str | None, Option(help="Whose records they are, by the lifetime ledger.")] = None,
+    population: Population = None,
     json: Json = False,
 ) -> None:
     """Train by a plan file: compute its privacy cost, then run it.

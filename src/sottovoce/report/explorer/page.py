@@ -100,7 +100,7 @@ def _network_plot() -> figure:
     """Return the drawing of the network, empty."""
     from bokeh.models import HoverTool, LinearColorMapper, PointDrawTool, Scatter, Segment, TapTool, Text
 
-    nodes = _source("nodes", "x y id name share told words marker size thick label")
+    nodes = _source("nodes", "x y id name share number words marker size thick label")
     plot = _figure("plot", 0, 1)
     plot.axis.visible = False
     plot.grid.visible = False
@@ -116,7 +116,7 @@ def _network_plot() -> figure:
     points: Any = [plot.add_glyph(nodes, circles, **still)]  # its type says glyphs with x and y
     for name, text, baseline, offset, size in (
         ("name-glyph", "label", "top", 13, "12px"),
-        ("number-glyph", "told", "bottom", -12, "11px"),
+        ("number-glyph", "number", "bottom", -12, "11px"),
     ):
         place: dict[str, Any] = {"text_align": "center", "text_baseline": baseline, "y_offset": offset}
         plot.add_glyph(nodes, Text(x="x", y="y", text=text, text_font_size=size, name=name, **place), **still)
@@ -181,7 +181,7 @@ class ExplorerServer:
         self.model = model
         self.token = secrets.token_urlsafe(32)
         self._computing = threading.Lock()  # one query at a time: two cores are soon busy
-        self._cached_model = lru_cache(maxsize=32)(self._new_model)
+        self._model = lru_cache(maxsize=32)(lambda setting: ExplorerModel(setting, model.opened))
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
@@ -219,13 +219,10 @@ class ExplorerServer:
                 return {"refused": "A question is a JSON object."}
             setting = ExplorerSettings.read(query.get("setting"))
             with self._computing:
-                model = self.model if setting == self.model.setting else self._cached_model(setting)
+                model = self.model if setting == self.model.setting else self._model(setting)
                 return answered(model, what, query)
         except SottovoceError as problem:
             return {"refused": str(problem)}
-
-    def _new_model(self, setting: ExplorerSettings) -> ExplorerModel:
-        return ExplorerModel(setting, self.model.opened)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self

@@ -5,25 +5,25 @@
   const token = new URLSearchParams(location.search).get("token");
   const $ = id => document.getElementById(id);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  let scene = data.scene, setting = {...data.scene.setting}, chosen = [data.first ?? 0], view = null, asked = 0;
+  let scene = data.scene, setting = {...data.scene.setting}, chosen = [0], view = null, queries = 0;
 
   // ---- asking --------------------------------------------------------------------------------------------
   async function ask(what, extra = {}) {
-    const answer = await fetch("/" + what, {
+    const response = await fetch("/" + what, {
       method: "POST", headers: {"Content-Type": "application/json", "X-Sottovoce-Token": token},
       body: JSON.stringify({setting, ...extra}),
     });
-    const found = await answer.json();
-    if (found.refused) throw new Error(found.refused);
-    return found;
+    const answer = await response.json();
+    if (answer.refused) throw new Error(answer.refused);
+    return answer;
   }
 
   function lookedUp() {
     const t = scene.adjustable ? Number($("rounds").value) : scene.rounds;
-    const kept = data.views[t + "|" + chosen.join(",")];
-    if (!kept) throw new Error("This file holds single observers" + (data.pairs ? " and pairs" : "") +
+    const stored = data.views[t + "|" + chosen.join(",")];
+    if (!stored) throw new Error("This file holds single observers" + (data.pairs ? " and pairs" : "") +
       "; start `sottovoce explore` for larger coalitions.");
-    return {...kept, rows: kept.rows.map((k, u) => ({...data.rows[k], name: scene.names[u], looks: chosen.includes(u)}))};
+    return {...stored, rows: stored.rows.map((k, u) => ({...data.rows[k], name: scene.names[u], looks: chosen.includes(u)}))};
   }
 
   const say = text => { $("alert").textContent = text; };
@@ -68,7 +68,7 @@
     nodes.data = {
       x: P.map(p => p[0]), y: P.map(p => p[1]), id: P.map((_, k) => k), name: scene.names,
       share: P.map((_, k) => rows && rows[k].value !== null ? rows[k].value : 0),
-      told: P.map((_, k) => !rows || rows[k].looks || scene.n > 60 || innerWidth < 560 ? "" : rows[k].share),
+      number: P.map((_, k) => !rows || rows[k].looks || scene.n > 60 || innerWidth < 560 ? "" : rows[k].share),
       words: P.map((_, k) => !rows ? "" : rows[k].looks ? "looks" : `share ${rows[k].share}, epsilon ${rows[k].epsilon}: ${rows[k].words}`),
       marker: P.map((_, k) => chosen.includes(k) ? "square" : rows && rows[k].determined ? "diamond" : "circle"),
       size: P.map((_, k) => (chosen.includes(k) ? 1.15 : rows && rows[k].determined ? 1.35 : 1) * (scene.n > 60 ? 11 : 20)),
@@ -135,14 +135,14 @@
         for (let k = 0; k < 5; k++) row.insertCell().className = "num";
       });
     }
-    view.rows.forEach((told, v) => {
+    view.rows.forEach((learned, v) => {
       const row = body.rows[v], cells = row.cells;
-      row.className = told.looks ? "looks" : told.determined ? "known" : "";
-      cells[0].firstChild.setAttribute("aria-pressed", String(told.looks));
-      cells[1].firstChild.checked = told.looks;
-      const values = [told.share, told.epsilon, told.published, told.published_epsilon, told.looks ? "–" : scene.local.epsilon];
+      row.className = learned.looks ? "looks" : learned.determined ? "known" : "";
+      cells[0].firstChild.setAttribute("aria-pressed", String(learned.looks));
+      cells[1].firstChild.checked = learned.looks;
+      const values = [learned.share, learned.epsilon, learned.published, learned.published_epsilon, learned.looks ? "–" : scene.local.epsilon];
       values.forEach((text, k) => { cells[k + 3].textContent = text; });
-      cells[2].textContent = told.looks ? "looks" : told.words + (told.label === "exact" ? "" : ` (${told.label})`);
+      cells[2].textContent = learned.looks ? "looks" : learned.words + (learned.label === "exact" ? "" : ` (${learned.label})`);
     });
   }
 
@@ -163,13 +163,13 @@
   }
 
   async function refresh() {
-    const turn = ++asked;
+    const turn = ++queries;
     try {
-      const found = data.live ? await ask("view", {observers: chosen}) : lookedUp();
-      if (turn !== asked) return;
-      view = found;
+      const next = data.live ? await ask("view", {observers: chosen}) : lookedUp();
+      if (turn !== queries) return;
+      view = next;
       say("");
-    } catch (problem) { if (turn === asked) { say(problem.message); document.body.dataset.ready = String(turn); } return; }
+    } catch (problem) { if (turn === queries) { say(problem.message); document.body.dataset.ready = String(turn); } return; }
     $("summary").textContent = view.summary;
     $("computes").textContent = view.computes;
     draw();
@@ -179,8 +179,8 @@
     document.body.dataset.rounds = String(view.rounds);
     try {
       const over = !scene.adjustable ? null : data.live ? await ask("course", {observers: chosen}) : data.courses[chosen.join(",")] ?? null;
-      if (turn === asked) showCourse(over);
-    } catch (problem) { if (turn === asked) say(problem.message); }
+      if (turn === queries) showCourse(over);
+    } catch (problem) { if (turn === queries) say(problem.message); }
   }
 
   function showCourse(over) {
@@ -233,32 +233,32 @@
       fill(); slider(); facts();
       if ($("matrix-details").open) matrix();
       await refresh();
-    } catch (problem) { setting = before; say(problem.message); draw(); document.body.dataset.ready = String(++asked); }
+    } catch (problem) { setting = before; say(problem.message); draw(); document.body.dataset.ready = String(++queries); }
   }
 
   async function matrix() {
     const place = $("matrix");
-    let found;
+    let content;
     try {
-      found = data.live ? await ask("matrix") : data.matrices[scene.adjustable ? $("rounds").value : scene.rounds];
+      content = data.live ? await ask("matrix") : data.matrices[scene.adjustable ? $("rounds").value : scene.rounds];
     } catch (problem) { place.textContent = problem.message; return; }
-    if (!found) { place.textContent = "Too many participants for a matrix on a page."; return; }
-    const made = document.createElement("table"), head = made.createTHead().insertRow();
+    if (!content) { place.textContent = "Too many participants for a matrix on a page."; return; }
+    const grid = document.createElement("table"), head = grid.createTHead().insertRow();
     head.append(element("th", "learned of \\ by", {scope: "col"}));
     scene.names.forEach(name => head.append(element("th", name, {scope: "col", className: "num"})));
-    const body = made.createTBody();
-    found.shown.forEach((texts, u) => {
+    const body = grid.createTBody();
+    content.shown.forEach((texts, u) => {
       const row = body.insertRow();
       row.append(element("th", scene.names[u], {scope: "row"}));
       texts.forEach((text, v) => {
         const cell = row.insertCell();
         cell.textContent = text;
-        const value = found.values[u][v];
+        const value = content.values[u][v];
         if (value === null) cell.className = "own";
         else cell.style.background = data.palette[Math.min(data.palette.length - 1, Math.floor(value * data.palette.length))];
       });
     });
-    place.replaceChildren(made);
+    place.replaceChildren(grid);
     document.body.dataset.matrix = String(view.rounds);
   }
 
@@ -309,18 +309,18 @@
     $("join").addEventListener("click", () => {
       if (chosen.length !== 2) return say("Choose two participants to join or part.");
       const [names, links, points] = copy(), [a, b] = chosen;
-      const kept = links.filter(e => !(e.includes(a) && e.includes(b)));
-      drawn(names, kept.length < links.length ? kept : [...links, [a, b]], points);
+      const rest = links.filter(e => !(e.includes(a) && e.includes(b)));
+      drawn(names, rest.length < links.length ? rest : [...links, [a, b]], points);
     });
     $("remove").addEventListener("click", () => {
-      const gone = new Set(chosen), place = new Map();
-      scene.names.forEach((_, v) => { if (!gone.has(v)) place.set(v, place.size); });
+      const removed = new Set(chosen), place = new Map();
+      scene.names.forEach((_, v) => { if (!removed.has(v)) place.set(v, place.size); });
       if (place.size < 2) return say("At least two participants must stay.");
       const [names, links, points] = copy();
-      const kept = links.filter(e => !gone.has(e[0]) && !gone.has(e[1])).map(e => e.map(v => place.get(v)));
+      const rest = links.filter(e => !removed.has(e[0]) && !removed.has(e[1])).map(e => e.map(v => place.get(v)));
       const before = chosen;
       chosen = [0];
-      drawn(names.filter((_, v) => !gone.has(v)), kept, points.filter((_, v) => !gone.has(v))).then(() => {
+      drawn(names.filter((_, v) => !removed.has(v)), rest, points.filter((_, v) => !removed.has(v))).then(() => {
         if (scene.names.length === names.length) { chosen = before; refresh(); }
       });
     });
