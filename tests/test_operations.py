@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import zipfile
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.peers.conftest import unused_ports
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = (ROOT / "docs/operations.md").read_text().split("\n## ")[1:]
@@ -65,11 +65,8 @@ def members(call, tmp_path, monkeypatch):
         assert call(*words).code == 0
     Path("draft.toml").write_text(DRAFT)
     Path("records.csv").write_text("a,b\n" + "\n".join(f"{k / 10},{-k / 10}" for k in range(9)))
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in (one, two)]
-    addresses = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in zip(people, ports, strict=True)]
+    ports = zip(people, unused_ports(2), strict=True)
+    addresses = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in ports]
     answer = call("peer", "agree", "draft.toml", *addresses, "-o", "agreement.toml")
     assert answer.code == 0, answer
     run = read_agreement("agreement.toml").run_id.hex()
@@ -81,13 +78,11 @@ def members(call, tmp_path, monkeypatch):
 
     async def together():
         agreed = read_agreement("agreement.toml")
-        peers = []
-        for name in people:
-            directory = MemberDirectory(f"{name}-home")
-            records = read_records("records.csv", agreed)
-            peers.append(
-                Peer(PeerConfig(agreed, directory.identity, records, None, member_directory=directory))
-            )
+        records = read_records("records.csv", agreed)
+        homes = [MemberDirectory(f"{name}-home") for name in people]
+        peers = [
+            Peer(PeerConfig(agreed, home.identity, records, None, member_directory=home)) for home in homes
+        ]
         return await asyncio.gather(*[peer.run() for peer in peers])
 
     asyncio.run(together())
@@ -168,9 +163,8 @@ def test_the_image_builds_the_package_from_what_it_copies(tmp_path):
         for source in sources.split():
             place = tmp_path / "image" / target
             if (ROOT / source).is_dir():
-                shutil.copytree(
-                    ROOT / source, place, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
-                )
+                built = shutil.ignore_patterns("*.egg-info", "__pycache__")
+                shutil.copytree(ROOT / source, place, ignore=built)
             else:
                 place.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / source, place)
@@ -198,9 +192,8 @@ def test_alert_rules_use_metrics_that_exist():
     from sottovoce.peers.status import metrics
 
     neighbor = {"connected": True, "seconds_since_heard": 1.0, "frames": 3, "clock_ahead": 0.1}
-    report = dict.fromkeys(
-        ("round", "rounds", "seconds_since_round", "releases", "finished", "incidents", "pace_missed"), 0
-    )
+    counts = "round rounds seconds_since_round releases finished incidents pace_missed"
+    report = dict.fromkeys(counts.split(), 0)
     refused = [{"from": "m1", "why": "a frame", "count": 2}]
     shown = metrics({**report, "neighbors": {"m1": neighbor}, "waiting": ["m1"], "refused": refused})
     names = set(re.findall(r"^(sottovoce_\w+)", shown, re.M))
@@ -228,9 +221,8 @@ def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     command = [str(word) for word in compose["services"]["north"]["command"]]
-    there = [
-        w.replace("/shared", str(places["shared"])).replace("/own", str(places["north"])) for w in command
-    ]
+    folders = {"/shared": str(places["shared"]), "/own": str(places["north"])}
+    there = [re.sub("/shared|/own", lambda match: folders[match[0]], word) for word in command]
     context = parse(there)
     assert Path(context.params["agreement"]).exists()
     assert Path(context.params["data"]).exists()

@@ -6,13 +6,13 @@ import io
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests.peers.conftest import unused_ports
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^(`{3,})(\{code-block\} )?([\w-]*)\n(.*?)^\1$", re.M | re.S)
@@ -87,7 +87,7 @@ class Folder:
         """Install the folder as a package that declares the entry points of a pyproject.toml."""
         groups = tomllib.loads(content)["project"]["entry-points"]
         lines = [
-            f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items())
+            "\n".join([f"[{group}]", *(f"{name} = {place}" for name, place in points.items())])
             for group, points in groups.items()
         ]
         package = Path("tutorial-0.1.dist-info")
@@ -143,12 +143,7 @@ def test_a_tutorial_does_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    sockets = [socket.socket() for _ in range(3)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    folder = Folder({7001 + k: each.getsockname()[1] for k, each in enumerate(sockets)})
-    for each in sockets:
-        each.close()
+    folder = Folder(dict(enumerate(unused_ports(3), 7001)))
     try:
         for block in blocks(page.read_text()):
             folder.follow(*block)

@@ -47,6 +47,15 @@ def test_a_name_gives_table_record_and_figure(call, tmp_path):
     assert "In this result it" not in text
     stored = call("reproduce", "attack-geometric", "--from", RESULTS / "attack-geometric.json")
     assert "In this result it held." in stored.out
+    # --check compares a run with a stored result
+    own = tmp_path / "attack-geometric-quick.json"
+    words = ("reproduce", "attack-geometric", "--quick", "--check", own)
+    assert "the same numbers" in call(*words).out
+    record["config"]["seed"] = 12345
+    own.write_text(json.dumps(record))
+    answer = call(*words)
+    assert answer.code == 1
+    assert "differs from" in answer.err
 
 
 def test_nothing_prints_pixels(call):
@@ -185,6 +194,10 @@ def test_a_table_is_read_from_its_trials(call, tmp_path):
     answer = call("reproduce", "table1", "--from", few)
     assert ours in answer.out
     assert "not run" in answer.out  # every other cell
+    assert call("report", trials[0]).code == 0  # a trial has a page
+    page = (tmp_path / "report.html").read_text()
+    assert f"{reached[0]:.2f}" in page
+    assert "test accuracy" in page
 
 
 def test_a_result_of_stored_trials_names_their_folder(call, tmp_path):
@@ -193,25 +206,3 @@ def test_a_result_of_stored_trials_names_their_folder(call, tmp_path):
     first, again = call(*command).json["provenance"], call(*command).json["provenance"]
     assert "assembled_from" not in first
     assert again["assembled_from"] == "trials"
-
-
-def test_a_trial_has_a_page(call, tmp_path):
-    unpack(RESULTS, tmp_path)
-    path = tmp_path / "dsgt_eps1_fiedler0.06_t1_trial0.json"
-    assert call("report", path).code == 0
-    page = (tmp_path / "report.html").read_text()
-    assert f"{json.loads(path.read_text())['accuracy']:.2f}" in page
-    assert "test accuracy" in page
-
-
-def test_check_compares_a_run_with_a_stored_result(call, tmp_path):
-    call("reproduce", "attack-geometric", "--quick")
-    stored = tmp_path / "attack-geometric-quick.json"
-    words = ("reproduce", "attack-geometric", "--quick", "--check", stored)
-    assert "the same numbers" in call(*words).out
-    changed = json.loads(stored.read_text())
-    changed["config"]["seed"] = 12345
-    stored.write_text(json.dumps(changed))
-    answer = call(*words)
-    assert answer.code == 1
-    assert "differs from" in answer.err
