@@ -82,14 +82,6 @@ def test_exchange_over_links_that_are_not_there_is_noted(call):
     assert "notes" not in account(call, "--graph", "hypercube:3", "--protocol", "exchange")
 
 
-def test_text_names_the_nodes_and_the_distances(call):
-    answer = call("account", "--graph", "florentine", "--rounds", 4, "--observer", 1, "--noise", 3)
-    assert answer.code == 0
-    assert "Medici" in answer.out
-    assert "distance" in answer.out
-    assert "all others with their keys and noise" in answer.out
-
-
 def test_matrix_from_a_file_and_one_node_alone(call, tmp_path):
     (tmp_path / "W.csv").write_text("0.5,0.5,0\n0.5,0,0.5\n0,0.5,0.5\n")
     result = account(call, "--matrix", "W.csv", "--rounds", 2, "--observer", 0)

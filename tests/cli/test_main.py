@@ -132,6 +132,8 @@ def test_members_are_called_by_their_names(call, tmp_path):
     assert "Medici" in answer.out
     assert not re.search(r"\bx\d", answer.out)
     answer = call("account", "--graph", "florentine", "--noise", 2, "--observer", 8, "--protocol", "tree")
+    assert "distance" in answer.out
+    assert "all others with their keys and noise" in answer.out
     assert " Albizzi " in answer.out.split("against")[1]
     assert "node 8" not in answer.out
     plan = BUDGETED_AVERAGE.format(graph="path:3", protocol="tree", epsilon=30.0)

@@ -25,9 +25,9 @@ def demo(
     """Take the tour: sixteen clinics, no server, about a minute.
 
     Shows what averaging reveals without noise, what a plan costs before it
-    runs, private averages and private training against their yardsticks, an
-    attack on our own claims, and writes a report with pictures. All runs are
-    simulations with reproducible noise.
+    runs, private averages and private training beside a trusted curator and
+    beside no privacy, an attack on our own claims, and writes a report with
+    pictures. All runs are simulations with reproducible noise.
 
     \b
     Example:
