@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.plans import BUDGETED_AVERAGE
 from tests.peers.conftest import Members, unused_ports
 
 import sottovoce as sv
@@ -18,20 +19,12 @@ from sottovoce.report.inputs import read_inputs
 from sottovoce.report.result_files import write_result
 
 DELTA = 1e-5
-PLAN = """version = 1
-title = "Mean waiting time"
-[network]
-graph = "hypercube:3"
-names = ["Aachen", "Bonn", "Celle", "Düren", "Essen", "Fulda", "Gera", "Hagen"]
-[protocol]
-name = "exchange"
-[average]
-radius = 0.5
-adjacency = "user"
-[budget]
-epsilon = 8.0
-delta = 1e-5
-"""
+PLAN = BUDGETED_AVERAGE.format(graph="hypercube:3", protocol="exchange", epsilon=8.0).replace(
+    'graph = "hypercube:3"',
+    """graph = "hypercube:3"
+names = ["Aachen", "Bonn", "Celle", "Düren", "Essen", "Fulda", "Gera", "Hagen"]""",
+)
+PLAN = PLAN.replace("version = 1", 'version = 1\ntitle = "Mean waiting time"')
 TRAINING = """version = 1
 title = "Tumours <of four> hospitals"
 accept = ["standardize", "held-out score"]

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from tests.cli.plans import BUDGETED_AVERAGE
 
 from sottovoce.ledger.lifetime import VARIABLE, LifetimeBudget
 from sottovoce.peers.member_directory import MemberDirectory
@@ -54,20 +55,9 @@ def test_options_of_an_experiment_are_set_by_name(call):
 
 
 ONE_PIECE = "attack-geometric is one piece, not independent trials"
-AVERAGE = """version = 1
-[network]
-graph = "ring:4"
-[protocol]
-name = "masked"
-[average]
-radius = 0.5
-center = 0.5
-adjacency = "user"
-values = [0.1, 0.4, 0.3, 0.9]
-[budget]
-epsilon = 9.0
-delta = 1e-5
-"""
+AVERAGE = BUDGETED_AVERAGE.format(graph="ring:4", protocol="masked", epsilon=9.0).replace(
+    "radius = 0.5", "radius = 0.5\ncenter = 0.5\nvalues = [0.1, 0.4, 0.3, 0.9]"
+)
 TRAINING = """version = 1
 [network]
 graph = "ring:4"

@@ -288,13 +288,12 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
     epsilons = [row.epsilon(view) for view, _ in requirements.views]
     private = all(epsilon is not None and epsilon <= requirements.epsilon for epsilon in epsilons)
     target, seconds = requirements.target, requirements.seconds
-    goes_on = row.candidate is None or row.candidate.has("tolerates_dropout")
     problems = {
         f"it spends more than epsilon {number(requirements.epsilon, 'limit')}.": not private,
         row.use.sentence: row.use.useful is False,
         f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row.use, target),
         f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
-        "a silent member stops it.": requirements.silent == "go on" and not goes_on,
+        "a silent member stops it.": requirements.silent == "go on" and not row.tolerates_dropout,
     }
     return replace(row, private=private, problems=tuple(text for text, true in problems.items() if true))
 
@@ -356,7 +355,7 @@ def _reasons(requirements: Requirements, best: PlanSummary) -> str:
 
 def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[str, ...]:
     best, *others = rows
-    private = [(row, row.candidate) for row in others if row.private and row.candidate is not None]
+    private = [row for row in others if row.private]
     sentences = []
 
     def alternative(condition: str, row: PlanSummary | None) -> None:
@@ -364,12 +363,10 @@ def _changes(requirements: Requirements, rows: Sequence[PlanSummary]) -> tuple[s
             but = ", which is not useful" if row.use.useful is False else ""
             sentences.append(f"If {condition}: {row.name}, {row.use.answer}{but}.")
 
-    assert best.candidate is not None
-    if best.candidate.has("masked"):
-        unmasked = next((row for row, candidate in private if not candidate.has("masked")), None)
-        alternative("members cannot share keys", unmasked)
-    if not best.candidate.has("tolerates_dropout"):
-        gossip = next((row for row, candidate in private if candidate.has("tolerates_dropout")), None)
+    if best.masked:
+        alternative("members cannot share keys", next((row for row in private if not row.masked), None))
+    if not best.tolerates_dropout:
+        gossip = next((row for row in private if row.tolerates_dropout), None)
         alternative("the run must go on when a member falls silent", gossip)
     largest, total = max(requirements.sizes), requirements.total
     if requirements.hide == "record" and 2 * largest > total and requirements.n > 2:
@@ -389,7 +386,7 @@ def _suggestions(
 ) -> tuple[Suggestion, ...]:
     """Return the least that would have to change, one at a time."""
     waits = requirements.silent == "wait"
-    possible = [row for row in rows if waits or (row.candidate and row.candidate.has("tolerates_dropout"))]
+    possible = [row for row in rows if waits or row.tolerates_dropout]
     if not possible:
         return ()
     best = min(possible, key=_quietest_first)

@@ -60,7 +60,8 @@ class PlanSummary:
     rounds: int
     bytes: int | None
     seconds: float
-    silent: str
+    masked: bool
+    tolerates_dropout: bool
     candidate: AveragingCandidate | None = None
     private: bool | None = None
     problems: tuple[str, ...] = ()
@@ -92,6 +93,11 @@ class PlanSummary:
             return None
         return float(rate) * (sum(plan.sizes) / len(plan.sizes) if plan.sizes else 1.0)
 
+    @property
+    def silent(self) -> str:
+        """What happens if a member falls silent."""
+        return _GOES_ON if self.tolerates_dropout else _WAITS
+
     def epsilon(self, view: str) -> float | None:
         """Return epsilon against a view."""
         value: float | None = vars(self)[f"epsilon_{view}"]
@@ -114,9 +120,10 @@ class PlanSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain values, for JSON."""
-        own = {key: value for key, value in vars(self).items() if key not in ("plan", "use", "candidate")}
+        left_out = ("plan", "use", "candidate", "masked", "tolerates_dropout")
+        own = {key: value for key, value in vars(self).items() if key not in left_out}
         own |= {"algorithm": self.plan.name, "steps": self.plan.steps, "batch_size": self.batch_size}
-        return own | self.use.to_dict() | {"sentence": self.use.sentence}
+        return own | self.use.to_dict() | {"sentence": self.use.sentence, "silent": self.silent}
 
 
 def summarize(
@@ -164,7 +171,8 @@ def summarize(
         rounds=int(cost["rounds"]),
         bytes=cost.get("bytes"),
         seconds=int(cost["rounds"]) * latency,
-        silent=_GOES_ON if protocol.tolerates_dropout else _WAITS,
+        masked=protocol.masked,
+        tolerates_dropout=protocol.tolerates_dropout,
         candidate=candidate,
     )
 

@@ -54,7 +54,7 @@ def _plan_tables(requirements: Requirements, row: PlanSummary) -> tuple[dict[str
         notes = _describe_records(requirements, row, tables, order)
     budget: dict[str, Any] = {"epsilon": requirements.epsilon, "delta": requirements.delta, "view": "network"}
     # under masks an outsider sees less than a member, so the view of a member decides the noise
-    own_noise = requirements.view == "outsider" and not row.candidate.has("masked")
+    own_noise = requirements.view == "outsider" and not row.masked
     if requirements.view in ("local", "colluders") or own_noise:
         budget["view"] = requirements.view
     if requirements.view == "colluders":
@@ -92,10 +92,9 @@ def _describe_records(
 
 def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
     """Return the draft of an agreement of a row: what `peer draft` makes of its plan file, with its noise."""
-    assert row.candidate is not None
     tables, _ = _plan_tables(requirements, row)
     charged = "charged as such: sums are masked"
-    if not row.candidate.has("masked"):
+    if not row.masked:
         charged = "what is charged, below, is a member's own noise alone, as if all others colluded"
     budget = f"epsilon {number(requirements.epsilon, 'limit')} at delta {number(requirements.delta, 'delta')}"
     comments = [f"{budget} against {requirements.adversary}; {charged}.", *_notes_on_net(requirements)]

@@ -124,13 +124,14 @@ def draw_network(
     draw_links(axes, edges, position, labels if n <= 40 else None)
     colors = np.zeros(n) if values is None else np.asarray(values, dtype=float)
     outline: dict[str, Any] = {"edgecolors": INK, "linewidths": 0.8, "zorder": 2}
-    points = axes.scatter(*position.T, c=colors, cmap=loss_scale(), vmin=0, vmax=1, s=size, **outline)
+    x, y = position.T
+    points = axes.scatter(x, y, c=colors, cmap=loss_scale(), vmin=0, vmax=1, s=size, **outline)
     x, y = position[list(observers)].T
     axes.scatter(x, y, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
     axes.scatter(x, y, s=size * 0.2, c=INK, zorder=4)
     if values is not None:
         bar = axes.figure.colorbar(points, ax=axes, shrink=0.7, pad=0.02, aspect=22)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         bar.set_label("share of local privacy lost")
 
 
