@@ -8,7 +8,7 @@ text here, so that the page has nothing to compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
@@ -341,19 +341,24 @@ class ExplorerModel:
                 mus.append(ratio * np.sqrt(np.maximum(formula[list(each)], 0.0)))
         exact = iter(_epsilons(curves, delta))
         printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist())
-        return [self._shown(*look, exact, printed) for look in looks]
+        views = []
+        for who, each, shares, formula in looks:
+            losses = {u: next(exact) for u in each}
+            published = {} if formula is None else {u: next(printed) for u in each}
+            views.append(self._shown(who, each, shares, losses, formula, published))
+        return views
 
     def _shown(
         self,
         who: tuple[int, ...],
         each: Mapping[int, Guarantee],
         shares: np.ndarray,
+        losses: Mapping[int, float],
         formula: np.ndarray | None,
-        exact: Iterator[float],
-        printed: Iterator[float],
+        published: Mapping[int, float],
     ) -> dict[str, Any]:
-        """Return a view as the page shows it; the next epsilons are those of its guarantees, in order."""
-        names, losses = self.names, {u: next(exact) for u in each}
+        """Return a view as the page shows it; ``losses`` and ``published`` are epsilons."""
+        names = self.names
         rows: list[dict[str, Any]] = [{"name": name, "looks": True, **_NOTHING} for name in names]
         for u, stated in each.items():
             share = float(shares[u])
@@ -367,7 +372,7 @@ class ExplorerModel:
                 "words": wording.learned(share, stated.best_guess),
                 "determined": share > 1 - DETERMINED,
                 "published": "–" if formula is None else fixed(float(formula[u])),
-                "published_epsilon": "–" if formula is None else fixed(next(printed)),
+                "published_epsilon": "–" if formula is None else fixed(published[u]),
             }
         looking = " and ".join(names[v] for v in who)
         learns = f"{looking} together learn" if len(who) > 1 else f"{looking} learns"
