@@ -46,7 +46,7 @@ def read_result(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"Cannot read {source}: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{source} is not JSON ({error}); expected a result.") from None
+        raise DataError(f"{source} is not JSON ({error}); --out FILE.json writes a result.") from None
     if not isinstance(result, dict) or not isinstance(result.get("name"), str):
         raise DataError(f"{source} is not a result: it has no name; --out FILE.json writes one.")
     for field in _FIELDS:
