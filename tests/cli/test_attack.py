@@ -43,26 +43,22 @@ def test_attack_dgd(call):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("attack", "gossip", "--graph", "ring:4", "--attackers", "9"), "attackers names node 9"),
-        (("attack", "gossip", "--graph", "ring:4", "--attackers", "0,1,2,3"), "nobody left"),
-        (("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--rounds", "0"), "at least 1"),
-        (("attack", "gossip", "--graph", "ring:4", "--attackers", "x"), "node numbers such as 3,5"),
+        ("attack gossip --graph ring:4 --attackers 9", "attackers names node 9"),
+        ("attack gossip --graph ring:4 --attackers 0,1,2,3", "nobody left"),
+        ("attack gossip --graph ring:4 --attackers 0 --rounds 0", "at least 1"),
+        ("attack gossip --graph ring:4 --attackers x", "node numbers such as 3,5"),
         (
-            ("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--protocol", "mail"),
-            "--protocol: A protocol is one of gossip",
+            "attack gossip --graph ring:4 --attackers 0 --protocol mail",
+            "--protocol: A protocol is one of gos",
         ),
-        (("attack", "dgd", "--data", "letters"), "pictures come from"),
-        (("audit", "--graph", "ring:6", "--user", "6"), "nodes are 0 to 5"),
-        (("audit", "--graph", "ring:6", "--noise-multiplier", "0"), "positive"),
-        (("audit", "--graph", "ring:6", "--claim", "guess"), "one of exact, published"),
+        ("attack dgd --data letters", "pictures come from"),
+        ("audit --graph ring:6 --user 6", "nodes are 0 to 5"),
+        ("audit --graph ring:6 --noise-multiplier 0", "positive"),
+        ("audit --graph ring:6 --claim guess", "one of exact, published"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_one(call, words, sentence):
-    code, out, err = call(*words)
-    assert code == 1
-    assert out == ""
-    assert sentence in err
-    assert err.count("\n") == 1
+def test_bad_input_is_one_sentence_and_exit_one(refused, words, sentence):
+    assert sentence in refused(*words.split())
 
 
 # ---- `sottovoce audit` as a person calls it ----------------------------------------------------------------

@@ -79,23 +79,18 @@ def test_site_weights_by_option_and_by_plan_file(call, tmp_path):
     assert "one positive number per node (3)" in short.out
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [("rows.csv", "There is no file"), ("1,2,3", "one row per node (4)"), ("1,2,three,4", "is no file")],
-)
-def test_values_that_cannot_be_averaged(refused, values, sentence):
-    assert sentence in refused("average", values, "--graph", "ring:4", "--noise", 1, "--out", "r.json")
-
-
 @pytest.mark.parametrize("content", [b"a,b\n1,2\nx,3\n", b"1,2\n3\n", b"", b"\xff\xfe\x00", b"word\n"])
 def test_tables_that_cannot_be_read(refused, tmp_path, content):
-    (tmp_path / "rows.csv").write_bytes(content)
-    (tmp_path / "rows.npz").write_bytes(content)
-    refused("average", "rows.csv", "--graph", "path:2", "--noise", 1)
-    refused("average", "rows.npz", "--graph", "path:2", "--noise", 1)
+    for name in ("rows.csv", "rows.npz"):
+        (tmp_path / name).write_bytes(content)
+        refused("average", name, "--graph", "path:2", "--noise", 1)
 
 
-def test_a_result_that_cannot_be_written(refused, tmp_path):
-    refused("average", "1,2", "--graph", "path:2", "--noise", 1, "--out", "r.docx")
+def test_values_that_cannot_be_averaged_and_results_that_cannot_be_written(refused, tmp_path):
+    options = ("--graph", "ring:4", "--noise", 1, "--out")
+    assert "There is no file" in refused("average", "rows.csv", *options, "r.json")
+    assert "There is no file" in refused("average", "1,2,three,4", *options, "r.json")
+    assert "one row per node (4)" in refused("average", "1,2,3", *options, "r.json")
+    assert "must end in .json or .csv" in refused("average", "1,2,3,4", *options, "r.docx")
     (tmp_path / "folder.json").mkdir()
-    refused("average", "1,2", "--graph", "path:2", "--noise", 1, "--out", "folder.json")
+    assert "is a folder" in refused("average", "1,2,3,4", *options, "folder.json")
