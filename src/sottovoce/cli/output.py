@@ -103,23 +103,25 @@ def table(
     from rich.text import Text
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    by_row = [list(row) for row in rows]
-    kinds = quantities or ["value"] * len(columns)
+    by_row, kinds = [list(row) for row in rows], quantities or ["value"] * len(columns)
+    written = [
+        [cell if isinstance(cell, str) else write(cell, kind) for cell, kind in zip(row, kinds, strict=True)]
+        for row in by_row
+    ]
+    longest = [max([1, *(len(row[k]) for row in written)]) for k in range(len(columns))]
+    widths = [max(len(column), cells) + 2 for column, cells in zip(columns, longest, strict=True)]
+    tight = sum(widths) > console().width
     for k, column in enumerate(columns):
-        cells = [row[k] for row in by_row if row[k] is not None]
+        cells, texts = [row[k] for row in by_row if row[k] is not None], [row[k] for row in written]
         numeric = right[k] if right else bool(cells) and not any(isinstance(cell, str) for cell in cells)
         justify: Literal["left", "right"] = "right" if numeric else "left"
-        texts = [str(cell) for cell in cells]
-        longest, has_lines = max([0, *map(len, texts)]), any(" " in text for text in texts)
         # names and short cells are never broken: lines of text give way to them, and no word is broken
-        whole = longest <= 13 or (longest <= 40 and not has_lines)
-        options: dict[str, Any] = {"no_wrap": whole and (len(column) <= longest or " " not in column)}
-        words = [len(word) for text in (column, *texts) for word in text.split()]
-        options["min_width"] = min(20, max([1, *words]))
-        grid.add_column(column, justify=justify, overflow="fold", **options)
-    for row in by_row:
-        pairs = zip(row, kinds, strict=True)
-        grid.add_row(*(cell if isinstance(cell, str) else write(cell, kind) for cell, kind in pairs))
+        whole = longest[k] <= 13 or (longest[k] <= 40 and not any(" " in text for text in texts))
+        word = max([1, *(len(word) for text in texts for word in text.split())])
+        head = column.replace(" ", "\n") if tight and len(column) > longest[k] else column
+        grid.add_column(head, justify=justify, overflow="fold", no_wrap=whole, min_width=min(word, 20))
+    for texts in written:
+        grid.add_row(*texts)
     return Group(Text(title, style="bold"), grid) if title else Group(grid)
 
 
