@@ -18,14 +18,17 @@ from sottovoce.peers.wire_format import (
     NEWS,
     NOTHING,
     POSITION,
+    RECEIPTS,
     ROW,
     SUMMARY,
     UNSIGNED,
     FrameCodec,
     LedgerHead,
+    OpenSigner,
     Position,
     Receipt,
     Receipts,
+    frame_digest,
 )
 
 STAR = graphs.star(4)
@@ -202,8 +205,114 @@ def test_a_second_payload_leaves_a_proof_that_shows_no_row(scene):
     (_, frame) = refusal[0]
     assert held.proof in frame
     for raw in rows:
-        assert raw[72:88] not in frame  # the numbers themselves
-    assert all(scene.codec.signed_row(1, 0, each.digest, each.signature) for each in (held, second))
+        assert raw[104:120] not in frame  # the numbers themselves
+    assert all(scene.codec.signed_row(1, 0, each.proof) for each in (held, second))
+
+
+class Series:
+    """Rows of a member, each with the digest of the row before, with right or false signatures."""
+
+    def __init__(self, scene, sender=1):
+        self.scene, self.sender, self.digest = scene, sender, NOTHING
+
+    def next(self, r, *, signed=True, previous=None, value=0.0):
+        previous = self.digest if previous is None else previous
+        raw = self.scene.codec.row(np.full(2, value), sender=self.sender, round=r, previous=previous)
+        self.digest = frame_digest(raw)
+        return raw if signed else raw[:-64] + b"f" * 64
+
+
+def series_of_all(scene, r, all_series, **row):
+    """One round: the others sign, the first of them as ``row`` says."""
+    for k, series in enumerate(all_series):
+        scene.core.receive(0.0, series.sender, series.next(r, **(row if k == 0 else {})))
+
+
+def test_a_false_signature_is_refused_at_the_first_row_and_where_a_series_breaks(scene):
+    series = Series(scene)
+    for previous in (NOTHING, b"x" * 32):
+        with pytest.raises(FrameError, match="signature"):
+            scene.core.receive(0.0, 1, series.next(0, signed=False, previous=previous))
+    assert scene.core.inbox == {}
+
+
+def test_one_signature_stands_for_a_series_and_a_false_one_is_refused_after_sixteen_rows():
+    scene = Scene(steps=60)
+    scene.hello()
+    every = [Series(scene, s) for s in (1, 2, 3)]
+    verified, verify = [], OpenSigner.verify
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenSigner, "verify", lambda *row: verified.append(row) or verify(*row))
+        for r in range(35):
+            series_of_all(scene, r, every)
+        assert len(verified) == 3 * 3  # the first row of each member, and every one after sixteen others
+    for r in range(35, 35 + 16):
+        series_of_all(scene, r, every, signed=False)
+    before = scene.core.digest()
+    for _ in range(2):
+        with pytest.raises(FrameError, match="signature"):
+            series_of_all(scene, 51, every, signed=False)
+    assert scene.core.digest() == before
+    assert scene.core.program.at == 51
+
+
+def test_a_row_that_breaks_an_unsigned_series_is_refused(scene):
+    """Its own signature is right, but nothing stands for the rows before."""
+    every = [Series(scene, s) for s in (1, 2, 3)]
+    series_of_all(scene, 0, every)
+    series_of_all(scene, 1, every, signed=False)
+    before = scene.core.digest()
+    with pytest.raises(FrameError, match="last rows of member 1 are not signed"):
+        series_of_all(scene, 2, every, previous=NOTHING)
+    assert scene.core.digest() == before
+    every[0].digest = scene.core.heard_of[1].newest[1][:32]
+    series_of_all(scene, 2, every)  # continues the series; when it is verified, it stands for all
+    assert scene.core.verified(1)
+
+
+def test_a_late_row_of_an_earlier_round_does_not_continue_a_series(scene):
+    series = Series(scene)
+    scene.core.receive(0.0, 1, series.next(1))
+    with pytest.raises(FrameError, match="signature"):
+        scene.core.receive(0.0, 1, series.next(0, signed=False))
+    scene.core.receive(0.0, 1, series.next(0))
+    assert scene.core.heard_of[1].newest[0] == 1
+
+
+def test_after_a_restart_the_next_row_is_verified(scene):
+    every = [Series(scene, s) for s in (1, 2, 3)]
+    for r in range(3):
+        series_of_all(scene, r, every)
+    again = scene.restarted()
+    for s in (1, 2, 3):
+        again.receive(0.0, s, scene.position(s))
+    with pytest.raises(FrameError, match="signature"):
+        again.receive(0.0, 1, every[0].next(3, signed=False))
+
+
+def test_a_series_without_a_signature_gives_no_proof_and_no_receipt(scene):
+    every = [Series(scene, s) for s in (1, 2, 3)]
+    series_of_all(scene, 0, every)
+    series_of_all(scene, 1, every, signed=False)
+    scene.core.witnesses._sign_receipts()
+    raw = scene.core.witnesses._map[RECEIPTS, 0].raw
+    receipts = scene.codec.read_receipts(scene.codec.decode(raw)).receipts
+    assert [each.rows for each in receipts] == [0, 0, 2, 2]
+    scene.core.receive(0.0, 1, scene.row(1, 1, value=9.0))
+    assert scene.core.incidents == ["second payload from member 1 for round 1"]
+    assert scene.core.proofs == []
+
+
+def test_a_run_does_not_end_on_rows_without_a_signature():
+    scene = Scene(steps=4)
+    scene.hello()
+    every = [Series(scene, s) for s in (1, 2, 3)]
+    for r in range(3):
+        series_of_all(scene, r, every)
+    with pytest.raises(PeerError, match="last rows of member 1 are not signed"):
+        series_of_all(scene, 3, every, signed=False)
+    assert not scene.core.finished
+    assert scene.core.incidents == ["last rows of member 1 without its signature"]
 
 
 def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof(scene):

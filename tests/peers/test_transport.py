@@ -233,8 +233,8 @@ def test_the_sender_is_the_certificate_not_the_frame(consortium):
     forged = peer.agreed_run.codec.row(np.zeros(3), sender=2, round=0)
     signed = replace(peer.agreed_run.codec, signer=theirs).row(np.zeros(3), sender=2, round=0)
     before = peer.core.digest()
-    for raw, words in ((forged, "signature"), (signed, "certificate")):
-        with pytest.raises(FrameError, match=words):
+    for raw in (forged, signed):
+        with pytest.raises(FrameError, match="certificate"):
             peer.core.receive(0.0, 1, raw)
     assert peer.core.digest() == before
 

@@ -36,7 +36,7 @@ WIRE = FrameCodec(session=bytes(range(32)), members=4, rounds=20, dim=3, dtype="
 
 def header(**fields):
     names = ("magic", "version", "kind", "dtype", "sender", "round", "rows", "dim", "length", "session")
-    values = dict(zip(names, (b"SVOC", VERSION, 1, 1, 1, 4, 1, 3, 24, WIRE.session), strict=True))
+    values = dict(zip(names, (b"SVOC", VERSION, 1, 1, 1, 4, 1, 3, 56, WIRE.session), strict=True))
     return HEADER.pack(*{**values, **fields}.values())
 
 
@@ -49,14 +49,16 @@ def control(at=1, digest=NOTHING, answer=0, **fields):
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3), st.integers(0, 19))
 @settings(max_examples=50, deadline=None)
 def test_rows_read_back_bit_for_bit(values, r):
-    raw = WIRE.row(np.array(values), sender=2, round=r)
+    raw = WIRE.row(np.array(values), sender=2, round=r, previous=b"p" * 32)
     frame = WIRE.decode(raw)
-    assert (frame.sender, frame.round) == (2, r)
+    assert (frame.sender, frame.round, frame.previous) == (2, r, b"p" * 32)
     assert WIRE.values(frame).tobytes() == np.array(values).tobytes()
     assert frame_digest(raw) == frame.digest
-    assert WIRE.signed_row(2, r, frame.digest, frame.signature)
-    assert not WIRE.signed_row(1, r, frame.digest, frame.signature)
-    assert not WIRE.signed_row(2, r + 1, frame.digest, frame.signature)
+    WIRE.require_signature(frame)
+    assert WIRE.signed_row(2, r, frame.proof)
+    assert not WIRE.signed_row(1, r, frame.proof)
+    assert not WIRE.signed_row(2, r + 1, frame.proof)
+    assert not WIRE.signed_row(2, r, frame.proof[:-1] + bytes([frame.proof[-1] ^ 1]))
 
 
 def test_positions_read_back():
@@ -105,7 +107,7 @@ def test_news_of_many_members_is_cut_into_frames_of_bounded_size():
 HEAD_FRAME = WIRE.head(LedgerHead(5, 1, b"n" * 32, 3, 1, b"h" * 32, NOTHING), sender=1)
 (NEWS_FRAME,) = WIRE.news([HEAD_FRAME], sender=1)
 SUMMARY_FRAME = WIRE.summary({}, sender=1, answer=False)
-GOOD = np.arange(3.0).tobytes()
+GOOD = NOTHING + np.arange(3.0).tobytes()  # the digest of the row before, and the numbers
 BAD = {
     "empty": b"",
     "short": b"SVOC",
@@ -121,6 +123,7 @@ BAD = {
     "dim": sealed(header(dim=4) + GOOD),
     "four gibibytes": sealed(header(length=2**32) + GOOD),
     "length": sealed(header(length=16) + GOOD),
+    "no digest of the row before": sealed(header(length=24) + GOOD[32:]),
     "session": sealed(header(session=bytes(32)) + GOOD),
     # a row of another run has the wrong signature, too; a position has none, so only the run's name tells
     "position of another run": sealed(control(session=bytes(32))),
@@ -128,8 +131,7 @@ BAD = {
     "oversized": sealed(header() + GOOD) + b"\0",
     "digest": header() + GOOD + bytes(96),
     "digest of a position": control() + bytes(96),
-    "signature": sealed(header() + GOOD)[:-64] + bytes(64),
-    "signature of another": sealed(header() + GOOD)[:-64] + OpenSigner(2).sign(b"x"),
+    "signature of a head": HEAD_FRAME[:-64] + bytes(64),
     "signed position": sealed(control())[:-64] + OpenSigner(1).sign(b"x"),
     "no head inside": receipts(b"x" * len(HEAD_FRAME)),
     "head inside with another signature": receipts(HEAD_FRAME[:-1] + b"x"),
@@ -140,8 +142,8 @@ BAD = {
     "news cut short": sealed(NEWS_FRAME[:-97]),
     "summary flag": sealed(SUMMARY_FRAME[:72] + b"\2" + SUMMARY_FRAME[73:-96]),
     "summary of more members": sealed(SUMMARY_FRAME[:-96] + bytes(32)),
-    "nan": sealed(header() + np.array([0.0, np.nan, 1.0]).tobytes()),
-    "inf": sealed(header() + np.array([0.0, np.inf, 1.0]).tobytes()),
+    "nan": sealed(header() + NOTHING + np.array([0.0, np.nan, 1.0]).tobytes()),
+    "inf": sealed(header() + NOTHING + np.array([0.0, np.inf, 1.0]).tobytes()),
     "pad": sealed(header()[:-1] + b"x" + GOOD),
     "pickle": sealed(header() + b"cos\nsystem\n(S'true'\ntR."),
     "position outside": sealed(control(at=99)),
@@ -151,7 +153,14 @@ BAD = {
 
 
 def test_the_well_formed_frame_is_accepted():
-    assert WIRE.values(WIRE.decode(sealed(header() + GOOD))).tobytes() == GOOD
+    assert WIRE.values(WIRE.decode(sealed(header() + GOOD))).tobytes() == GOOD[32:]
+
+
+@pytest.mark.parametrize("signature", [UNSIGNED, OpenSigner(2).sign(b"x")])
+def test_a_row_with_a_false_signature_is_refused(signature):
+    frame = WIRE.decode(sealed(header() + GOOD)[:-64] + signature)
+    with pytest.raises(FrameError, match="not that of member 1"):
+        WIRE.require_signature(frame)
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -13,6 +13,18 @@ to the store, which returns only when they are durable; only then are the bytes 
   ledger is noticed;
 - an accusation counts only with the signature of the accused.
 
+Who sent a row is known from the certificate of its connection; its signature is evidence for others. The
+digest that is signed covers the digest of the sender's row before, so the signature of one row stands for a
+series of rows, and at most `_UNVERIFIED` rows of a member wait for it. It is verified
+
+- of the first row, of one that does not continue the series, of one that contradicts another or is beyond the
+  bound, and of the next one after a start;
+- before this peer signs which rows it received, and before its result stands.
+
+A member whose signature is false is refused there. It could have signed the few rows that were used until
+then with the same content, so it gains nothing for the result or over anybody's privacy, which never rests on
+what others send. Two series that it tells two others end in two signed digests for one round.
+
 Clock, network, disk and randomness belong to the caller, `sottovoce.peers.runtime`.
 """
 
@@ -45,6 +57,7 @@ from sottovoce.peers.witnesses import Outgoing, Witnesses
 
 _KEPT = 256  # rows of each neighbor, and to each, whose digests are remembered one by one
 _FIRST_INTERVAL = 0.2  # seconds that a row takes, as long as nothing is known
+_UNVERIFIED = 16  # rows of one member that wait for a verified signature
 _INCIDENTS = 16  # of one member that are recorded; each is a permanent row, and one member can cause many
 
 
@@ -90,6 +103,8 @@ class RowHistory:
         self.first = 0  # rows of earlier rounds are known as one hash only
         self.complete = 0  # a row came in every round before this one
         self._end = 0  # no row came in this round or a later one
+        self.newest = -1, b""  # round and proof of the row that came last; it may not have been used yet
+        self.unverified = 0  # rows up to the newest that no verified signature stands for
         self._all, self._settled = hashlib.sha256(), hashlib.sha256()
 
     def add(self, r: int, proof: bytes) -> None:
@@ -162,6 +177,7 @@ class Core:
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
         for (r, s), proof in sorted(saved.heard.items()):
             self.heard_of[s].add(r, proof)
+            self.heard_of[s].newest, self.heard_of[s].unverified = (r, proof), _UNVERIFIED
         self.failed: SottovoceError | None = None
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.unanswered: set[int] = set(program.contacts)
@@ -263,7 +279,7 @@ class Core:
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
         inbox = {key: frame.digest for key, frame in self.inbox.items()}
-        heard = {s: list(history.rows.items()) for s, history in self.heard_of.items()}
+        heard = {s: (list(h.rows.items()), h.newest, h.unverified) for s, h in self.heard_of.items()}
         tables = inbox, self.sent, heard, self.outbox, self.passed, self.spending.counts
         sets = self.unanswered, self.dropped, self.proposed
         rest = self.durable_at, self.incidents, self.finished, self.witnesses.state(), self.proofs
@@ -289,19 +305,44 @@ class Core:
             if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
-            self.incident(sender, f"second payload from member {sender} for round {r}", held + frame.proof)
+            self.codec.require_signature(frame)
+            proof = held + frame.proof if self.codec.signed_row(sender, r, held) else b""
+            self.incident(sender, f"second payload from member {sender} for round {r}", proof)
             # shows a copy of the sender what the other one sent
             position = Position(self.durable_at, r, held[:DIGEST], held[DIGEST:], False)
             return [(sender, self.codec.position(position, sender=self.program.node))]
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
         if self.bound is not None and frame.largest > self.bound:
+            self.codec.require_signature(frame)
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
             self.incident(sender, note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
+        self._require_evidence(frame)
         self.inbox[r, sender] = frame
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
+
+    def _require_evidence(self, frame: Frame) -> None:
+        """Raise unless a row continues the series of its sender, or is signed and so is the series before."""
+        history = self.heard_of[frame.sender]
+        last, proof = history.newest
+        continues = frame.round > last and frame.previous == proof[:DIGEST]
+        waiting = history.unverified + 1
+        if not continues or waiting > _UNVERIFIED:
+            self.codec.require_signature(frame)
+            waiting = 0
+        if not continues and not self.verified(frame.sender):
+            raise FrameError(f"The last rows of member {frame.sender} are not signed.")
+        if frame.round > last:
+            history.newest, history.unverified = (frame.round, frame.proof), waiting
+
+    def verified(self, sender: int) -> bool:
+        """Return whether a verified signature stands for every row that came from a member."""
+        history = self.heard_of[sender]
+        if history.unverified and self.codec.signed_row(sender, *history.newest):
+            history.unverified = 0
+        return not history.unverified
 
     def _require_near(self, r: int) -> None:
         if r > self.program.at + self.program.window:
@@ -340,7 +381,7 @@ class Core:
         """Stop if a contact proves a row of this peer that the ledger does not know; note mere claims."""
         if highest < self._oldest_sent or self.sent.get(highest) == digest:
             return True
-        if self.codec.signed_row(self.program.node, highest, digest, signature):
+        if self.codec.signed_row(self.program.node, highest, digest + signature):
             problem = (
                 f"Member {sender} holds another row of this peer for round {highest} than the ledger: the "
                 "state folder was copied or is an older one; go on from the newest folder only."
@@ -508,11 +549,15 @@ class Core:
         to = () if last else self.program.sends(r)
         if not to and not last:
             return []
+        if last:
+            self._require_all_verified()
         releases = self.program.take_releases()
         if releases:
             self.spending.require(*releases)
         row = None if last else self.program.message()
-        frame = b"" if row is None else self.codec.row(row, sender=self.program.node, round=r)
+        frame, node = b"", self.program.node
+        if row is not None:
+            frame = self.codec.row(row, sender=node, round=r, previous=self._previous(to))
         forget = () if last else self._forgettable()
         heard, notes = tuple(self._newly_heard), "; ".join(self._notes)
         state = self.program.snapshot(row if self.codec.is_exact(row) else None)
@@ -546,6 +591,21 @@ class Core:
             self._intervals.append(now - self._row_at)
         self._row_at = now
         return self.witnesses.row_sent(now, [(s, frame) for s in to])
+
+    def _previous(self, to: tuple[int, ...]) -> bytes:
+        """Return the digest of the newest row to the same members; others must not learn of theirs."""
+        rounds = (r for r in reversed(self.outbox) if self.program.sends(r) == to)
+        return next((frame_digest(self.outbox[r]) for r in rounds), NOTHING)
+
+    def _require_all_verified(self) -> None:
+        """Stop before the result stands if the last rows of a member are not signed."""
+        for s in self.heard_of:
+            if not self.verified(s):
+                self.incident(s, f"last rows of member {s} without its signature", fatal=True)
+                raise PeerError(
+                    f"The last rows of member {s} are not signed by it, so nothing shows what it sent; "
+                    "everything spent is recorded. Continue without it by `peer membership`."
+                )
 
     def _count(self, releases: Sequence[Release]) -> None:
         self.spending.add(*releases)

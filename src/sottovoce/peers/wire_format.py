@@ -14,6 +14,10 @@ others, news (heads and receipts of several members), and a summary of which hea
 Rows, heads and receipts are signed with the key of the member's certificate, so they can be shown to others;
 the other kinds concern two ends of one connection, and their signature is zero. Heads and receipts travel
 inside news only.
+
+A row begins with the digest of the sender's row before it to the same members, if that one may still be
+requested, else with zeros. Its own digest, which is signed, covers both, so one signature stands for a whole
+series of rows.
 """
 
 from __future__ import annotations
@@ -73,6 +77,11 @@ class Frame(NamedTuple):
     def proof(self) -> bytes:
         """Digest and signature, which prove without the content that the sender sent it."""
         return self.digest + self.signature
+
+    @property
+    def previous(self) -> bytes:
+        """The digest with which a row begins: of the row before it to the same members, or zeros."""
+        return bytes(self.content[:DIGEST])
 
 
 class Signer(Protocol):
@@ -177,9 +186,9 @@ class FrameCodec:
 
     Guarantees
     ----------
-    `decode` returns a frame whose sizes, numbers, digest and signature are all as agreed and whose row is
-    finite, or raises `FrameError`; it allocates at most one row, and never interprets a byte as anything but
-    numbers.
+    `decode` returns a frame whose sizes, numbers and digest are as agreed, whose row is finite and whose
+    signature is right, or raises `FrameError`; of a row, `require_signature` verifies it. It allocates at
+    most one row, and never interprets a byte as anything but numbers.
     """
 
     session: bytes
@@ -212,7 +221,7 @@ class FrameCodec:
     @cached_property
     def _sizes(self) -> dict[int, int]:
         """Length of the payload by kind; of news, the largest."""
-        row = self.dim * self._element.itemsize
+        row = DIGEST + self.dim * self._element.itemsize
         receipts = _VERSION.size + self.members * _RECEIPT.size + HEAD_FRAME
         several = min(self.members * (HEAD_FRAME + HEADER.size + receipts + TRAILER), _NEWS_BYTES)
         news = max(HEAD_FRAME, HEADER.size + receipts + TRAILER, several)
@@ -235,8 +244,11 @@ class FrameCodec:
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    def row(self, values: np.ndarray, *, sender: int, round: int) -> bytes:
-        """Return the frame of one row; the same bytes go to every neighbor and on every resend."""
+    def row(self, values: np.ndarray, *, sender: int, round: int, previous: bytes = NOTHING) -> bytes:
+        """Return the frame of one row; the same bytes go to every neighbor and on every resend.
+
+        ``previous`` is the digest of the row before it to the same members.
+        """
         if self.dtype.startswith("int") and values.dtype != self.dtype:  # a cast would hide a missing mask
             raise FrameError(
                 f"A masked row is {self.dtype} on the grid, got {values.dtype}; nothing was sent."
@@ -244,7 +256,7 @@ class FrameCodec:
         array = np.ascontiguousarray(values, self._element)
         if array.shape != (self.dim,) or not np.isfinite(array).all():
             raise FrameError(f"A row to send must hold {self.dim} finite numbers, got shape {array.shape}.")
-        return self._frame(ROW, sender, array.data.cast("B"), round)
+        return self._frame(ROW, sender, array.data.cast("B"), round, previous=previous)
 
     def position(self, position: Position, *, sender: int) -> bytes:
         """Return the frame that informs a neighbor of this peer's position."""
@@ -294,9 +306,12 @@ class FrameCodec:
         content: bytes | memoryview,
         round: int = 0,
         counts: tuple[int, int] | None = None,
+        previous: bytes = b"",
     ) -> bytes:
         dtype, rows, dim = self._shape(kind) if counts is None else (0, *counts)
-        head = HEADER.pack(MAGIC, VERSION, kind, dtype, sender, round, rows, dim, len(content), self.session)
+        size = len(previous) + len(content)
+        fields = MAGIC, VERSION, kind, dtype, sender, round, rows, dim, size, self.session
+        head = HEADER.pack(*fields) + previous
         total = hashlib.sha256(head)
         total.update(content)
         digest, signature = total.digest(), UNSIGNED
@@ -342,11 +357,11 @@ class FrameCodec:
         if digest != frame_digest(raw):
             raise FrameError("The frame's digest does not match its bytes.")
         frame = Frame(kind, sender, number, view[HEADER.size : -TRAILER], digest, bytes(raw[-SIGNATURE:]))
-        if kind in SIGNED:
-            if not self._signed(kind, sender, number, digest, frame.signature):
-                raise FrameError(f"The signature of the frame is not that of member {sender}.")
-        elif frame.signature != UNSIGNED:
-            raise FrameError(_NOT_ZERO)
+        if kind not in SIGNED:
+            if frame.signature != UNSIGNED:
+                raise FrameError(_NOT_ZERO)
+        elif kind != ROW:
+            self.require_signature(frame)
         if kind in (ROW, DROP):
             if kind == ROW and not self.dtype.startswith("int"):
                 values = self.values(frame)
@@ -383,17 +398,22 @@ class FrameCodec:
             raise FrameError(f"A row of this run takes {self._whole(ROW)} bytes, got {len(raw)}.")
         return int(_ROUND.unpack_from(raw, _SENDER + 4)[0])
 
-    def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
-        """Return whether ``sender`` signed a row of that digest for that round."""
-        return self._signed(ROW, sender, round, digest, signature)
+    def require_signature(self, frame: Frame) -> None:
+        """Raise `FrameError` unless the sender signed this frame."""
+        if not self._signed(frame.kind, frame.sender, frame.round, frame.proof):
+            raise FrameError(f"The signature of the frame is not that of member {frame.sender}.")
 
-    def _signed(self, kind: int, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
-        content = self._signed_content(kind, sender, round, digest)
-        return self._signer(sender).verify(sender, content, signature)
+    def signed_row(self, sender: int, round: int, proof: bytes) -> bool:
+        """Return whether ``sender`` signed a row for that round; ``proof`` is its digest and signature."""
+        return self._signed(ROW, sender, round, proof)
+
+    def _signed(self, kind: int, sender: int, round: int, proof: bytes) -> bool:
+        content = self._signed_content(kind, sender, round, proof[:DIGEST])
+        return self._signer(sender).verify(sender, content, proof[DIGEST:])
 
     def values(self, frame: Frame) -> np.ndarray:
         """Return the numbers of a row frame."""
-        return np.frombuffer(frame.content, self._element)
+        return np.frombuffer(frame.content, self._element, offset=DIGEST)
 
     def is_exact(self, row: np.ndarray | None) -> bool:
         """Whether the frame of a row holds every bit of it."""
@@ -401,7 +421,7 @@ class FrameCodec:
 
     def row_values(self, raw: bytes) -> np.ndarray:
         """Return the numbers of a row frame of this member's own, which need no check."""
-        return np.frombuffer(raw, self._element, self.dim, HEADER.size).copy()
+        return np.frombuffer(raw, self._element, self.dim, HEADER.size + DIGEST).copy()
 
     def read_position(self, frame: Frame) -> Position:
         """Return the content of a position or drop frame."""

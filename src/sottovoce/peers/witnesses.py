@@ -309,7 +309,7 @@ class Witnesses:
         receipts = []
         for v in range(self.codec.members):
             head, history = self._durable.get(v, NOTHING), self.core.heard_of.get(v)
-            if history is None or history.complete < max(1, history.first):
+            if history is None or history.complete < max(1, history.first) or not self.core.verified(v):
                 receipts.append(Receipt(head))
             else:
                 receipts.append(Receipt(head, history.complete, history.lineage(history.complete)))
