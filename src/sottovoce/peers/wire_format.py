@@ -356,24 +356,29 @@ class FrameCodec:
         digest = hashlib.sha256(view[:-TRAILER]).digest()
         if digest != frame_digest(raw):
             raise FrameError("The frame's digest does not match its bytes.")
-        frame = Frame(kind, sender, number, view[HEADER.size : -TRAILER], digest, bytes(raw[-SIGNATURE:]))
-        if kind not in SIGNED:
-            if frame.signature != UNSIGNED:
-                raise FrameError(_NOT_ZERO)
-        elif kind != ROW:
+        content, signature = view[HEADER.size : -TRAILER], bytes(raw[-SIGNATURE:])
+        if kind == ROW:
+            return Frame(kind, sender, number, content, digest, signature, self._largest(content))
+        frame = Frame(kind, sender, number, content, digest, signature)
+        if kind in SIGNED:
             self.require_signature(frame)
-        if kind in (ROW, DROP):
-            if kind == ROW and not self.dtype.startswith("int"):
-                values = self.values(frame)
-                largest = max(float(np.maximum.reduce(values)), -float(np.minimum.reduce(values)))
-                if not math.isfinite(largest):  # NaN wins in both
-                    raise FrameError("The row holds NaN or infinity.")
-                return frame._replace(largest=largest)
-        elif kind != POSITION and number:
+        elif signature != UNSIGNED:
+            raise FrameError(_NOT_ZERO)
+        if number and kind not in (POSITION, DROP):
             raise FrameError(_NOT_ZERO)
         if kind in self._readers:  # the parts of news are read when they are newer than what is held
             self._readers[kind](frame)
         return frame
+
+    def _largest(self, content: memoryview) -> float:
+        """Return the largest magnitude in a row; 0 for integers, or raise if the row is not finite."""
+        if self._element.kind == "i":
+            return 0.0
+        values = np.frombuffer(content, self._element, offset=DIGEST)
+        largest = max(float(np.maximum.reduce(values)), -float(np.minimum.reduce(values)))
+        if not math.isfinite(largest):  # NaN wins in both
+            raise FrameError("The row holds NaN or infinity.")
+        return largest
 
     @cached_property
     def _readers(self) -> dict[int, Callable[[Frame], object]]:

@@ -15,6 +15,8 @@ import numpy as np
 
 from sottovoce.errors import ConfigError, DataError
 
+_TREE = json.JSONEncoder(separators=(",", ":"))
+
 
 def mapped(state: object, change: Callable[[Any], Any]) -> Any:
     """Return the state with ``change`` applied to every array and number, in order; nesting and None stay."""
@@ -46,7 +48,7 @@ def rebuilt(like: object, arrays: Sequence[np.ndarray]) -> Any:
 def pack(state: object) -> bytes:
     """Return ``state`` as bytes."""
     buffers: list[np.ndarray] = []
-    tree = json.dumps(_describe(state, buffers), separators=(",", ":")).encode()
+    tree = _TREE.encode(_describe(state, buffers)).encode()
     return b"".join([struct.pack("<Q", len(tree)), tree, *(b.data for b in buffers)])
 
 
