@@ -218,7 +218,8 @@ def _conv_mish_pool(
 def _gradient(image: Any, upstream: Any, slopes: Any, places: Any, each: Any) -> None:
     """The gradient of kernels and biases from one sample: of every winner, its gradient times its patch."""
     x = np.zeros(SIDE * SIDE + 8, np.float32)  # a row of a patch is read as eight numbers, three too many
-    x[: SIDE * SIDE] = image
+    for at in range(0, SIDE * SIDE, LANES):
+        store(x, at, load(image, at, LANES), LANES)
     for c in range(MAPS):
         a0 = a1 = a2 = a3 = a4 = b0 = b1 = b2 = b3 = b4 = spread(np.float32(0), 8)
         total = np.float32(0)
