@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.objectives.cases import numeric_gradient
 
 import sottovoce as sv
 from sottovoce.data import Shards
@@ -15,15 +16,6 @@ def shards(rng, sizes=(7, 4), dim=3, classes=4):
     return Shards(X, rng.integers(0, classes, sum(sizes)).astype(float), offsets)
 
 
-def numeric_gradient(model, w, x, y, step=1e-6):
-    basis = np.eye(len(w))
-    ahead, behind = (
-        np.array([model.losses(w + sign * step * e, x[None], np.array([y]))[0] for e in basis])
-        for sign in (1, -1)
-    )
-    return (ahead - behind) / (2 * step)
-
-
 @pytest.mark.parametrize("clip_norm", [np.inf, 0.5])
 def test_clipped_sums_are_those_of_single_records(clip_norm):
     rng = np.random.default_rng(0)
@@ -31,10 +23,10 @@ def test_clipped_sums_are_those_of_single_records(clip_norm):
     theta = rng.standard_normal((2, 12))
     batches = [np.array([0, 3, 5]), np.array([1])]
     expected = np.zeros((2, 12))
-    for place, batch_size in enumerate(batches):
+    for place, batch in enumerate(batches):
         X, y = data.user(place)
-        for i in batch_size:
-            gradient = numeric_gradient(model, theta[place], X[i], y[i])
+        for i in batch:
+            gradient = numeric_gradient(lambda w, of=(X[[i]], y[[i]]): model.losses(w, *of)[0], theta[place])
             expected[place] += gradient * min(1.0, clip_norm / np.linalg.norm(gradient))
     np.testing.assert_allclose(model.query(data).sums(theta, batches, [0, 1], clip_norm), expected, atol=1e-7)
 
@@ -54,12 +46,9 @@ def test_two_classes_are_logistic_regression():
     data = shards(rng, classes=2)
     signed = Shards(data.X, 2 * data.y - 1, data.offsets)
     w = rng.standard_normal(3)
-    two = (
-        Softmax(2)
-        .query(data)
-        .sums(np.tile(np.concatenate([np.zeros(3), w]), (2, 1)), [np.arange(7), np.arange(4)], [0, 1], np.inf)
-    )
-    one = GLM().query(signed).sums(np.tile(w, (2, 1)), [np.arange(7), np.arange(4)], [0, 1], np.inf)
+    arguments = [np.arange(7), np.arange(4)], [0, 1], np.inf
+    two = Softmax(2).query(data).sums(np.tile([0, 0, 0, *w], (2, 1)), *arguments)
+    one = GLM().query(signed).sums(np.tile(w, (2, 1)), *arguments)
     np.testing.assert_allclose(two[:, 3:], one, atol=1e-12)
 
 

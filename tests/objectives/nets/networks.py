@@ -12,15 +12,31 @@ CLIP = 0.5
 WIDTH, CLASSES = 6, 3
 
 
-class SlowTanh(nn.Module):
-    """An activation with a parameter of its own, which has no fast form."""
+class Network(nn.Module):
+    """What ``does`` computes from the network itself and its input; its layers and parameters by name."""
 
-    def __init__(self):
+    def __init__(self, does, **parts):
         super().__init__()
-        self.slope = nn.Parameter(torch.tensor(0.25))
+        self.does = does
+        for name, part in parts.items():
+            setattr(self, name, part)
 
-    def forward(self, h):
-        return torch.where(h > 0, h, self.slope * h)
+    def forward(self, x):
+        return self.does(self, x)
+
+
+class Does(Network):
+    """A function of the rows, with a linear layer before it."""
+
+    def __init__(self, does, inputs=WIDTH, width=8):
+        super().__init__(lambda net, x: does(net.layer(x)), layer=nn.Linear(inputs, width))
+
+
+def slow_tanh():
+    """Return an activation with a parameter of its own, which has no fast form."""
+    return Network(
+        lambda net, h: torch.where(h > 0, h, net.slope * h), slope=nn.Parameter(torch.tensor(0.25))
+    )
 
 
 def close(ours, theirs, relative=1e-5):
@@ -135,52 +151,26 @@ MIXING_LOSSES = {
 }
 
 
-class Residual(nn.Module):
-    def __init__(self, *layers):
-        super().__init__()
-        self.body = nn.Sequential(*layers)
+def attention(cross=False, **options):
+    """Return nn.MultiheadAttention on its own input, or on half of it."""
 
-    def forward(self, x):
-        x = x + self.body(x)
-        return x
+    def looks(net, x):
+        other = x[:, :2] if cross else x
+        return x + net.attention(x, other, other)[0]
 
-
-class Self(nn.Module):
-    """nn.MultiheadAttention on its own input, or on half of it."""
-
-    def __init__(self, cross=False, **options):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, **options)
-        self.cross = cross
-
-    def forward(self, x):
-        other = x[:, :2] if self.cross else x
-        return x + self.attention(x, other, other)[0]
+    return Network(looks, attention=nn.MultiheadAttention(8, 2, batch_first=True, **options))
 
 
-class Masked(nn.Module):
-    """Tokens, of which zero is padding."""
+def masked():
+    """Return a network of tokens, of which zero is padding."""
 
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 8)
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-
-    def forward(self, tokens):
-        hidden = self.layer(self.table(tokens), src_key_padding_mask=tokens == 0)
+    def mean(net, tokens):
+        hidden = net.layer(net.table(tokens), src_key_padding_mask=tokens == 0)
         there = (tokens != 0).unsqueeze(-1)
         return (hidden * there).sum(1) / there.sum(1).clamp(min=1)
 
-
-class Does(nn.Module):
-    """A function of the rows, with a linear layer before it."""
-
-    def __init__(self, does, inputs=WIDTH, width=8):
-        super().__init__()
-        self.does, self.layer = does, nn.Linear(inputs, width)
-
-    def forward(self, x):
-        return self.does(self.layer(x))
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return Network(mean, table=nn.Embedding(9, 8), layer=layer)
 
 
 def without_gradient(h):
@@ -216,14 +206,17 @@ APART = {
     "layer norm": (lambda: seq(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5), nn.LayerNorm(5)), ROWS),
     "instance norm affine": (lambda: seq(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True)), IMAGE),
     "rms norm": (lambda: seq(nn.Linear(8, 8), nn.RMSNorm(8)), SERIES),
-    "residual conv": (lambda: Residual(nn.Conv2d(2, 2, 3, padding=1), nn.GroupNorm(1, 2), nn.ReLU()), IMAGE),
+    "residual conv": (
+        lambda: Network(lambda net, x: x + net.body(x),
+                        body=seq(nn.Conv2d(2, 2, 3, padding=1), nn.GroupNorm(1, 2), nn.ReLU())), IMAGE,
+    ),
     "embedding": (lambda: nn.Embedding(9, 4), TOKENS),
     "embedding padding": (lambda: seq(nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 4)), TOKENS),
-    "multihead attention": (lambda: Self(), SERIES),
-    "multihead cross": (lambda: Self(cross=True), SERIES),
-    "multihead no bias": (lambda: Self(bias=False), SERIES),
+    "multihead attention": (attention, SERIES),
+    "multihead cross": (lambda: attention(cross=True), SERIES),
+    "multihead no bias": (lambda: attention(bias=False), SERIES),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), SERIES),
-    "encoder with padding": (lambda: Masked(), TOKENS),
+    "encoder with padding": (masked, TOKENS),
     "unused layer": (lambda: Does(lambda h: h * 2), ROWS),
     "transpose": (lambda: Does(lambda h: h.transpose(1, 2).contiguous(), 8), SERIES),
     "index": (lambda: Does(lambda h: torch.cat([h[:, 1:3], h[..., [0, 5]], h[:, None, 0]], 1)), ROWS),
@@ -248,41 +241,27 @@ APART = {
 }  # fmt: skip
 
 
-class Positions(nn.Module):
-    """Learned positions, as in GPT and BERT."""
+def positions(places=None):
+    """Return learned positions, as in GPT and BERT."""
 
-    def __init__(self, places=None):
-        super().__init__()
-        self.tokens, self.places, self.fixed = nn.Embedding(9, 4), nn.Embedding(4, 4), places
+    def added(net, x):
+        return net.tokens(x) + net.places(torch.arange(x.shape[1]) if places is None else places)
 
-    def forward(self, x):
-        places = torch.arange(x.shape[1]) if self.fixed is None else self.fixed
-        return self.tokens(x) + self.places(places)
+    return Network(added, tokens=nn.Embedding(9, 4), places=nn.Embedding(4, 4))
 
 
-class Raw(nn.Module):
-    """Parameters of its own, not in a layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.token, self.place = nn.Parameter(torch.randn(1, 1, 8)), nn.Parameter(torch.randn(1, 5, 8))
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.place
-        return self.linear(x)[:, 0]
+def raw():
+    """Return a network with parameters of its own, not in a layer."""
+    return Network(
+        lambda net, x: net.linear(torch.cat([net.token.expand(len(x), -1, -1), x], 1) + net.place)[:, 0],
+        token=nn.Parameter(torch.randn(1, 1, 8)),
+        place=nn.Parameter(torch.randn(1, 5, 8)),
+        linear=nn.Linear(8, 8),
+    )
 
 
-class Functional(nn.Module):
-    """The weight of a layer used by hand, beside the layer or alone."""
-
-    def __init__(self, also):
-        super().__init__()
-        self.layer, self.also = nn.Linear(WIDTH, WIDTH), also
-
-    def forward(self, x):
-        x = F.linear(x, self.layer.weight)
-        return self.layer(torch.tanh(x)) if self.also else x
+def by_hand(net, x):
+    return F.linear(x, net.layer.weight)
 
 
 class Recurrent(nn.Module):
@@ -302,40 +281,30 @@ class Recurrent(nn.Module):
         return out[:, -1] if self.first else out[-1]
 
 
-class Cell(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.GRUCell(8, 5)
-
-    def forward(self, x):
+def cell():
+    def unrolled(net, x):
         h = torch.zeros(x.shape[0], 5, dtype=x.dtype)
         for t in range(x.shape[1]):
-            h = self.cell(x[:, t], h)
+            h = net.cell(x[:, t], h)
         return h
 
-
-class Adapted(nn.Module):
-    """A frozen layer with a trained correction of low rank, B zero at first."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-        self.A, self.B = nn.Linear(WIDTH, 2, bias=False), nn.Linear(2, WIDTH, bias=False)
-        nn.init.zeros_(self.B.weight)
-
-    def forward(self, x):
-        return self.base(x) + self.B(self.A(x))
+    return Network(unrolled, cell=nn.GRUCell(8, 5))
 
 
-class Twice(nn.Module):
-    """A layer of two arguments."""
+def adapted():
+    """Return a frozen layer with a trained correction of low rank, B zero at first."""
+    layers = {
+        "base": nn.Linear(WIDTH, WIDTH).requires_grad_(False),
+        "A": nn.Linear(WIDTH, 2, bias=False),
+        "B": nn.Linear(2, WIDTH, bias=False),
+    }
+    nn.init.zeros_(layers["B"].weight)
+    return Network(lambda net, x: net.base(x) + net.B(net.A(x)), **layers)
 
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
 
-    def forward(self, x):
-        return self.layer(x, x)
+def twice(layer):
+    """Return a network whose layer takes two arguments."""
+    return Network(lambda net, x: net.layer(x, x), layer=layer)
 
 
 def remembers(frozen=False):
@@ -351,17 +320,16 @@ def half_frozen():
     return layer
 
 
-class Counts(nn.Module):
-    """A buffer that counts the passes, as `num_batches_tracked` does."""
+def counts():
+    """Return a network with a buffer that counts the passes, as `num_batches_tracked` does."""
 
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, 4)
-        self.register_buffer("passes", torch.zeros(()))
+    def counted(net, x):
+        net.passes += 1
+        return net.linear(x)
 
-    def forward(self, x):
-        self.passes += 1
-        return self.linear(x)
+    net = Network(counted, linear=nn.Linear(WIDTH, 4))
+    net.register_buffer("passes", torch.zeros(()))
+    return net
 
 
 def tied(width=WIDTH):
@@ -386,9 +354,9 @@ APART |= {
     "circular conv": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), IMAGE),
     "same conv": (lambda: nn.Conv2d(2, 3, 3, padding="same"), IMAGE),
     "prelu by channel": (lambda: seq(nn.Conv2d(2, 3, 3), nn.PReLU(3)), IMAGE),
-    "positions": (Positions, TOKENS),
-    "positions with an axis of one": (lambda: Positions(torch.arange(4)[None]), TOKENS),
-    "adapter": (Adapted, ROWS),
+    "positions": (positions, TOKENS),
+    "positions with an axis of one": (lambda: positions(torch.arange(4)[None]), TOKENS),
+    "adapter": (adapted, ROWS),
     "instance norm 1d": (lambda: seq(nn.Conv1d(4, 3, 2), nn.InstanceNorm1d(3, affine=True)), SERIES),
     "instance norm 3d": (
         lambda: seq(nn.Unflatten(1, (1, 2)), nn.Conv3d(1, 2, 2), nn.InstanceNorm3d(2, affine=True)), IMAGE,
@@ -399,20 +367,23 @@ APART |= {
 # right, but not by the fast form
 SINGLE = {
     "time-first gru": (lambda: Recurrent(nn.GRU, first=False), SERIES),
-    "gru cell": (Cell, SERIES),
+    "gru cell": (cell, SERIES),
     "embedding bag": (lambda: nn.EmbeddingBag(9, 5, mode="mean"), TOKENS),
     "no_grad branch": (lambda: Does(without_gradient), ROWS),
     "half a layer frozen": (half_frozen, ROWS),
-    "bilinear": (lambda: Twice(nn.Bilinear(WIDTH, WIDTH, 3)), ROWS),
-    "raw parameters": (Raw, SERIES),
-    "functional weight": (lambda: Functional(False), ROWS),
-    "functional weight and layer": (lambda: Functional(True), ROWS),
+    "bilinear": (lambda: twice(nn.Bilinear(WIDTH, WIDTH, 3)), ROWS),
+    "raw parameters": (raw, SERIES),
+    "functional weight": (lambda: Network(by_hand, layer=nn.Linear(WIDTH, WIDTH)), ROWS),
+    "functional weight and layer": (
+        lambda: Network(lambda net, x: net.layer(torch.tanh(by_hand(net, x))), layer=nn.Linear(WIDTH, WIDTH)),
+        ROWS,
+    ),
     "time first": (lambda: Does(lambda h: h.transpose(0, 1).tanh().transpose(0, 1), 8), SERIES),
     "time distributed": (lambda: Does(lambda h: h.view(len(h) * 4, -1).tanh().view(len(h), -1), 8), SERIES),
     "branch on a record": (
         lambda: Does(lambda h: torch.stack([row * (2 if row.sum() > 0 else 1) for row in h])), ROWS,
     ),
-    "counts passes": (Counts, ROWS),
+    "counts passes": (counts, ROWS),
     "tied": (tied, ROWS),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, 4)), ROWS),
 }  # fmt: skip

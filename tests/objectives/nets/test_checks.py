@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
-from tests.objectives.nets.networks import CLASSES, CLIP, WIDTH, Net, records
+from tests.objectives.nets.networks import CLASSES, CLIP, WIDTH, Net, Network, records
 from torch import nn
 
 from sottovoce.data.agent_tensors import AgentData
@@ -23,39 +22,38 @@ def test_a_memory_in_a_global_is_refused():
         objective.clipped_sums(objective.start(1), *records((WIDTH,)))
 
 
-def test_user_errors_are_one_sentence():
-    x, y = records((WIDTH,))
-    net = nn.Sequential(nn.Linear(WIDTH, 4), nn.ReLU(), nn.Linear(5, CLASSES))
-    objective = NetObjective(net)
-    with pytest.raises(InvalidInput, match=r"layer '2' \(Linear\) cannot use an input of shape \(1, 4\)"):
-        objective.clipped_sums(objective.start(1), x, y)
-    objective = NetObjective(nn.Linear(WIDTH, CLASSES))
-    with pytest.raises(InvalidInput, match=r"labels.long\(\)"):
-        objective.clipped_sums(objective.start(1), x, y.double())
-    with pytest.raises(InvalidInput, match="out of range"):
-        objective.clipped_sums(objective.start(1), x, y + 7)
-    with pytest.raises(InvalidInput, match="the loss cannot use outputs"):
-        objective.clipped_sums(objective.start(1), x, y[..., None, None].expand(1, 12, 2, 2))
+X, Y = records((WIDTH,))
+LINEAR = nn.Linear(WIDTH, CLASSES)
+BROKEN = nn.Sequential(nn.Linear(WIDTH, 4), nn.ReLU(), nn.Linear(5, CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("net", "loss", "targets", "sentence"),
+    [
+        (BROKEN, "cross_entropy", Y, r"layer '2' \(Linear\) cannot use an input of shape \(1, 4\)"),
+        (LINEAR, "cross_entropy", Y.double(), r"labels.long\(\)"),
+        (LINEAR, "cross_entropy", Y + 7, "out of range"),
+        (LINEAR, "cross_entropy", Y[..., None, None].expand(1, 12, 2, 2), "the loss cannot use outputs"),
+        (LINEAR, "cross_entropy", Y[:, :5], r"shape \(agents, batch"),
+        (LINEAR, lambda out, y: out.mean(), Y, "reduction='none'"),
+    ],
+)
+def test_user_errors_are_one_sentence(net, loss, targets, sentence):
+    objective = NetObjective(net, loss)
+    with pytest.raises(InvalidInput, match=sentence):
+        objective.clipped_sums(objective.start(1), X, targets)
+
+
+def test_types_and_names_that_are_not_known_are_refused():
     with pytest.raises(InvalidInput, match=r"module.float\(\)"):
         NetObjective(nn.Linear(2, 2).half())
-    with pytest.raises(InvalidInput, match="shape \\(agents, batch"):
-        objective.clipped_sums(objective.start(1), x, y[:, :5])
+    with pytest.raises(InvalidInput, match="cross_entropy"):
+        NetObjective(nn.Linear(2, 2), "hinge")
 
 
-class Constant(nn.Module):
-    """Its output is a constant for training, whatever its weights are."""
-
-    def __init__(self, detached):
-        super().__init__()
-        self.layer, self.detached = nn.Linear(WIDTH, CLASSES), detached
-
-    def forward(self, x):
-        return self.layer(x).detach() if self.detached else x[:, :CLASSES]
-
-
-@pytest.mark.parametrize("detached", [True, False])
-def test_network_that_trains_nothing_is_refused_before_a_run(detached):
-    objective = NetObjective(Constant(detached))
+@pytest.mark.parametrize("output", [lambda net, x: net.layer(x).detach(), lambda net, x: x[:, :CLASSES]])
+def test_network_that_trains_nothing_is_refused_before_a_run(output):
+    objective = NetObjective(Network(output, layer=nn.Linear(WIDTH, CLASSES)))
     x, y = records((WIDTH,))
     data = AgentData(x[0], y[0], [np.arange(len(y[0]))])
     data.inputs = data.targets = None  # shapes decide, no record is read
@@ -75,14 +73,8 @@ def test_layers_that_mix_samples_are_refused_by_name():
 
 
 def test_mixing_without_a_layer_is_refused_by_the_probe():
-    class Centered(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.linear(x - x.mean(0))
-
-    objective = NetObjective(Centered())
+    objective = NetObjective(
+        Network(lambda net, x: net.layer(x - x.mean(0)), layer=nn.Linear(WIDTH, CLASSES))
+    )
     with pytest.raises(InvalidInput, match="other samples of the batch"):
-        objective.clipped_sums(objective.start(1), torch.randn(1, 4, 4), torch.zeros(1, 4, dtype=torch.long))
+        objective.clipped_sums(objective.start(1), *records((WIDTH,), batch_size=4))

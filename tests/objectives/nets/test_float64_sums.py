@@ -3,22 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from tests.objectives.nets.networks import slow_tanh
 from torch import nn
 
 from sottovoce.objectives.nets.float64_sums import add_weighted_products, add_weighted_rows, token_squares
 from sottovoce.objectives.nets.objective import NetObjective
-
-
-class OneByOne(nn.Module):
-    """A weight outside any layer: no fast form."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-
-    def forward(self, x):
-        return (x * self.weight).sum(1, keepdim=True)
-
 
 torch.manual_seed(0)
 LARGE = {
@@ -37,7 +26,7 @@ LARGE = {
     ),
     "scale": (nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 1)), (4,), 50_000),
     "embedding": (nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 1)), (2,), 50_000),
-    "one by one": (OneByOne(), (4,), 10_000),
+    "one by one": (nn.Sequential(slow_tanh(), nn.Linear(4, 1)), (4,), 10_000),
 }
 
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from tests.objectives.nets.networks import CLASSES, CLIP, WIDTH, plain, records, reference, rows
+from tests.objectives.nets.networks import CLASSES, CLIP, WIDTH, Network, plain, records, reference, rows
 from torch import nn
 from torch.nn import functional as F
 
@@ -13,16 +13,6 @@ from sottovoce.data.agent_tensors import AgentData
 from sottovoce.objectives.nets import losses
 from sottovoce.objectives.nets.losses import restore_generators
 from sottovoce.objectives.nets.objective import NetObjective
-
-
-class Dictionary(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x):
-        return {"logits": self.layer(x), "hidden": x}
-
 
 OWN = functools.partial(F.cross_entropy, reduction="none", weight=torch.tensor([1.0, 2.0, 0.5]))
 
@@ -67,7 +57,8 @@ def test_losses_of_single_samples_are_fast_and_right(name):
 
 def test_a_dictionary_of_outputs():
     torch.manual_seed(0)
-    objective = NetObjective(Dictionary(), lambda out, y: plain(out["logits"], y), clip_norm=CLIP)
+    net = Network(lambda net, x: {"logits": net.layer(x), "hidden": x}, layer=nn.Linear(WIDTH, CLASSES))
+    objective = NetObjective(net, lambda out, y: plain(out["logits"], y), clip_norm=CLIP)
     x, y = records((WIDTH,), agents=2)
     expected = NetObjective(objective.network.layer, clip_norm=CLIP).clipped_sums(objective.start(2), x, y)
     assert (objective.clipped_sums(objective.start(2), x, y) - expected).norm() <= 1e-6

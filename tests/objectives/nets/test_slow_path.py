@@ -7,25 +7,13 @@ import numpy as np
 import pytest
 import torch
 from tests.estimators.cases import BUDGET, circles, fit, mlp, rng
-from tests.objectives.nets.networks import WIDTH, Does, Twice, half_frozen, tied
+from tests.objectives.nets.networks import WIDTH, Does, Network, half_frozen, tied, twice
 from torch import nn
 
 from sottovoce.objectives.nets.slow_path import SlowPath
 
 X, Y = circles(80)
 SETTINGS = {"network": "ring:4", "steps": 3, "rng": rng(), **BUDGET}
-
-
-class Token(nn.Module):
-    """A network with a parameter of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.token = nn.Parameter(torch.zeros(2))
-        self.net = mlp()
-
-    def forward(self, x):
-        return self.net(x + self.token)
 
 
 def around(layer):
@@ -35,11 +23,15 @@ def around(layer):
 @pytest.mark.parametrize(
     ("net", "cause", "cure"),
     [
-        (Token(), r"the network itself \(Token\)|parameter 'token'", r"nn\.Embedding\(1, width\)"),
+        (
+            Network(lambda net, x: net.body(x + net.token), token=nn.Parameter(torch.zeros(2)), body=mlp()),
+            r"the network itself \(Network\)|parameter 'token'",
+            r"nn\.Embedding\(1, width\)",
+        ),
         (tied(2), "layers '0' and '2' share a parameter", "give each layer its own"),
         (around(half_frozen()), r"layer '1' \(Linear\) trains a part", "freeze all of them"),
         (
-            around(Twice(nn.Bilinear(WIDTH, WIDTH, 4))),
+            around(twice(nn.Bilinear(WIDTH, WIDTH, 4))),
             r"layer '1.layer' \(Bilinear\) has no fast form",
             "use linear, convolutional",
         ),

@@ -6,22 +6,14 @@ from numba import njit
 
 from sottovoce.objectives.nets import vectors as v
 
-NUMBERS = np.linspace(-40, 40, 32, dtype=np.float32)
-
-
-def compiled(body):
-    """Run ``body(numbers, out)`` compiled, on rows that end in two further numbers."""
-    out = np.full(18, 7, np.float32)
-    njit(body)(NUMBERS, out)
-    return out
-
 
 def test_only_the_first_lanes_are_stored():
     def body(x, out):
         v.store(out, 1, v.load(x, 0, 8), 5)
 
-    out = compiled(body)
-    assert (out[1:6] == NUMBERS[:5]).all()
+    numbers, out = np.linspace(-40, 40, 32, dtype=np.float32), np.full(18, 7, np.float32)
+    njit(body)(numbers, out)
+    assert (out[1:6] == numbers[:5]).all()
     assert (np.delete(out, range(1, 6)) == 7).all()
 
 
