@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce._io import atomic_write
-from sottovoce.data.images import load_images
+from sottovoce.data.images import load_images, named_features
 
-CACHE_VERSION = 1  # raise when `sottovoce.data.image_features` computes other numbers
+CACHE_VERSION = 1  # raise when `sottovoce_papers.image_features` computes other numbers
 SIDES = {"digits": 28, "cifar10": 32}  # others as they come
 
 
@@ -69,9 +69,7 @@ def rows_of(data: str, features: str) -> Rows:
 
 
 def _computed(images: Any, data: str, features: str) -> list[np.ndarray]:
-    from sottovoce.data.image_features import named_features
-
-    fixed = named_features(features)
+    fixed: Any = named_features(features)
     if data == "digits":  # the embedded set is for quick looks
         fixed.drawings = 300
     side = SIDES.get(data)

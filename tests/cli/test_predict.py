@@ -203,10 +203,10 @@ def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path):
 
 
 def test_fixed_features_are_saved_with_the_model(call, tmp_path, monkeypatch):
-    from sottovoce.data import image_features
+    from sottovoce_papers import image_features
 
     few = image_features.Whitened(image_features.OrientedFeatures(4), "strokes", drawings=200)
-    monkeypatch.setitem(image_features.FEATURES, "handwriting", lambda: few)
+    monkeypatch.setattr(image_features, "handwriting", lambda: few)
     text = NET.replace("skew = 0.5", 'skew = 0.5\nfeatures = "handwriting"')
     text = text.replace('name = "mlp"\noptions = { inputs = 64, hidden = 8 }', 'name = "linear"')
     (tmp_path / "plan.toml").write_text(text.replace("[0.5, 0.1]", "8.0"))

@@ -13,8 +13,9 @@ import os
 import struct
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class ImageReading:
     """How images become inputs of a network, by public facts only; it is saved with the model.
 
     Pixels in [0, 1] are resized to ``side``, and ``mean`` and ``std`` are public constants. ``features`` is
-    the name of fixed features of the scaled images (`sottovoce.data.image_features`), or None.
+    the name of fixed features of the scaled images (`named_features`), or None.
     """
 
     side: int | None = None
@@ -85,8 +86,6 @@ class ImageReading:
         values = self._scaled(images)
         if self.features is None:
             return values
-        from sottovoce.data.image_features import named_features
-
         grey = values.shape[1] == 1
         return named_features(self.features)(values[:, 0] if grey else values)
 
@@ -116,6 +115,19 @@ class ImageReading:
     def from_dict(cls, stored: Mapping[str, Any]) -> ImageReading:
         """Read the output of `to_dict`."""
         return cls(stored["side"], float(stored["mean"]), float(stored["std"]), stored["features"])
+
+
+def named_features(name: str) -> Callable[[ArrayLike], np.ndarray]:
+    """Return fixed features of images by name: a function from images to rows, each from its own image.
+
+    Installed packages provide them by the entry point group ``sottovoce.image_features``. Grey images are
+    (count, side, side), color images (count, 3, side, side), with pixels in [0, 1].
+    """
+    points = {point.name: point for point in entry_points(group="sottovoce.image_features")}
+    if name not in points:
+        raise DataError(f"there are no features {name!r}; there are {', '.join(points)}.")
+    features: Callable[[ArrayLike], np.ndarray] = points[name].load()()
+    return features
 
 
 def read_images(data: Any) -> Any:

@@ -76,7 +76,7 @@ def recipe_of(epsilon: float) -> Recipe:
 @cache
 def features(name: str, kind: str, directions: int, ridge: float, drawings: int) -> tuple[Any, ...]:
     """Return training rows, labels, test rows and labels; computed once per choice of features."""
-    from sottovoce.data.image_features import OrientedFeatures, Scattering, Whitened
+    from sottovoce_papers.image_features import OrientedFeatures, Scattering, Whitened
 
     images = load_images(name)
     fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions)

@@ -1,6 +1,6 @@
 """Beyond Bayrooti et al. 2023: masked sums over a sparse graph reach the accuracy of a trusted curator.
 
-Most tables train a linear model on fixed, data-independent features (`sottovoce.data.image_features`), with
+Most tables train a linear model on fixed, data-independent features (`sottovoce_papers.image_features`), with
 all records in every step and momentum after the mean. Agents hold one class each. The rows of a table differ
 in the adversary who must not learn more than (epsilon, 1e-5) of a record, add/remove: an outsider who taps
 every link, any one member, any three members together (masked sums), all other members together (``local``:

@@ -1,10 +1,13 @@
 """Fixed features: what they must not change, and that they look at one image at a time."""
 
+from importlib.metadata import entry_points
+
 import numpy as np
 import pytest
 
-from sottovoce.data.image_features import (
-    FEATURES,
+from sottovoce.data.images import named_features
+from sottovoce.errors import InvalidInput
+from sottovoce_papers.image_features import (
     PICTURES,
     OrientedFeatures,
     Scattering,
@@ -13,12 +16,10 @@ from sottovoce.data.image_features import (
     deskew,
     joined,
     mirrored,
-    named_features,
     opponent,
     pen_strokes,
     pooled_pixels,
 )
-from sottovoce.errors import InvalidInput
 
 MAPS = {
     "oriented": OrientedFeatures(),
@@ -119,7 +120,8 @@ def test_whitening_in_color_whitens_fresh_leaves():
 
 def test_named_features_have_the_widths_they_are_documented_with():
     widths = {}
-    for name in FEATURES:
+    for point in entry_points(group="sottovoce.image_features"):
+        name = point.name
         blank = np.zeros((1, 3, 32, 32) if name.startswith("photographs") else (1, 28, 28), np.float32)
         fixed = named_features(name)
         widths[name] = fixed.keep or fixed.features(blank).shape[1]

@@ -4,7 +4,7 @@ A linear model on fixed features works best under strong noise: few parameters, 
 loss (Tramèr and Boneh 2021, "Differentially Private Learning Needs Better Features"). The features of a
 record depend on that record alone: filters are formulas, and the mean and covariance that center and whiten
 the features are those of random pictures (pen strokes, textured shapes, dead leaves). So the features cost no
-privacy. The module needs torch.
+privacy. Plan files name them by the entry points ``sottovoce.image_features``. The module needs torch.
 """
 
 from __future__ import annotations
@@ -322,29 +322,34 @@ def _upright(features: Features) -> Features:
     return lambda images: features(deskew(images))
 
 
-FEATURES: dict[str, Callable[[], Whitened]] = {
-    "handwriting": lambda: Whitened(_upright(_ORIENTED), "strokes"),
-    "handwriting-fine": lambda: Whitened(_upright(OrientedFeatures(stride=3)), "strokes"),
-    "objects": lambda: Whitened(_GREY, "shapes", drawings=6000),
-    "objects-mirrored": lambda: Whitened(mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
-    "photographs": lambda: Whitened(_COLOR, "leaves", drawings=4000),
-    "photographs-mirrored": lambda: Whitened(
-        mirrored(_COLOR), "leaves", drawings=4000, ridge=0.01, keep=2000
-    ),
-}
+def handwriting() -> Whitened:
+    """Oriented filters of grey pictures, deskewed."""
+    return Whitened(_upright(_ORIENTED), "strokes")
 
 
-def named_features(name: str) -> Whitened:
-    """Return fixed features by name.
+def handwriting_fine() -> Whitened:
+    """Those of `handwriting` on a finer grid."""
+    return Whitened(_upright(OrientedFeatures(stride=3)), "strokes")
 
-    ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
-    ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` (color: the same in
-    opponent channels). ``objects-mirrored`` and ``photographs-mirrored`` give an image and its mirror image
-    the same row, and are narrower.
-    """
-    if name not in FEATURES:
-        raise InvalidInput(f"there are no features {name!r}; there are {', '.join(FEATURES)}.")
-    return FEATURES[name]()
+
+def objects() -> Whitened:
+    """Scattering, oriented filters and pooled pixels of grey pictures."""
+    return Whitened(_GREY, "shapes", drawings=6000)
+
+
+def objects_mirrored() -> Whitened:
+    """Those of `objects`, narrower, and the same for a picture and its mirror image."""
+    return Whitened(mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640)
+
+
+def photographs() -> Whitened:
+    """Those of `objects` in opponent channels of color pictures."""
+    return Whitened(_COLOR, "leaves", drawings=4000)
+
+
+def photographs_mirrored() -> Whitened:
+    """Those of `photographs`, narrower, and the same for a picture and its mirror image."""
+    return Whitened(mirrored(_COLOR), "leaves", drawings=4000, ridge=0.01, keep=2000)
 
 
 def _principal(centered: np.ndarray, keep: int, ridge: float) -> np.ndarray:
