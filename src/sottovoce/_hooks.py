@@ -1,4 +1,4 @@
-"""Methods of lower packages that upper packages implement: notebook display, `Result.report`.
+"""Methods of lower packages that upper packages implement: notebook display, reports, ONNX files.
 
 These are the only upward references in the package. They are resolved by name on first use.
 """
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _HOOKS: dict[str, str] = {
     "Result.report": "sottovoce.report.notebook:report",
+    "Fitted.to_onnx": "sottovoce.integrations.onnx_files:write_onnx",
     "NotebookDisplay.html": "sottovoce.report.notebook:html",
     "NotebookDisplay.plot": "sottovoce.report.notebook:plot",
 }

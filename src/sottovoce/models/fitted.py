@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce._format import number, percent
-from sottovoce._hooks import NotebookDisplay
+from sottovoce._hooks import NotebookDisplay, hook
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
 from sottovoce.data.batch_loaders import input_batches
@@ -24,7 +24,6 @@ from sottovoce.data.tables import Columns, TableData
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.models.adapters import ModelAdapter
 from sottovoce.models.linear_model import LinearModel, probabilities
-from sottovoce.models.onnx_files import write_onnx
 from sottovoce.models.saved import DESCRIPTION, read_model, require_unused, write_model
 from sottovoce.runners import Result
 
@@ -217,22 +216,8 @@ class Fitted(NotebookDisplay):
         Scaling of columns and names of classes are not in it. ``example``: one record or several, needed
         where the model was made from arrays. It needs ``pip install 'sottovoce[onnx]'``.
         """
-        linear = isinstance(self.model, LinearModel)
-        if example is not None:
-            array = np.asarray(example)
-            values = array.astype(np.float64) if array.dtype.kind in "bf" else array
-        elif linear:
-            values = np.zeros((1, self.model.coef.shape[-1]))
-        elif isinstance(self.columns, Columns):
-            values = np.zeros((1, len(self.columns.names) + self.columns.ones))
-        else:
-            raise InvalidInput("the shape of a record is not known; give to_onnx(path, example=records).")
-        if self.layout is not None:
-            raise InvalidInput(
-                "ONNX export takes networks with one input; use fitted.model itself for several."
-            )
-        write_onnx(self.model, values, Path(path))
-        return Path(path)
+        written: Path = hook("Fitted.to_onnx")(self, Path(path), example)
+        return written
 
     def report(self, path: str | Path) -> Path:
         """Write a page about the run: what was measured, and who could learn what."""
