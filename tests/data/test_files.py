@@ -11,6 +11,7 @@ from sottovoce.errors import DataError
 
 TABLES = {
     "t.csv": "a,b,y\n1,2,0\n3,4,1\n",
+    "semicolons.csv": '\n"a";b;y\n1;2;0\n\n3;"4";1\n',
     "t.tsv": "a\tb\ty\n1\t2\t0\n3\t4\t1\n",
     "t.arff": "@relation t\n@attribute a real\n@attribute 'b' real\n@attribute y {0,1}\n@data\n1,2,0\n3,4,1",
     "t.svm": "0 1:1 2:2\n1 1:3 2:4 # comment\n",
@@ -59,6 +60,8 @@ def test_npz_refuses_objects(tmp_path):
         ("t.csv", "", "is empty"),
         ("t.csv", "a,y\n1\n", "line 2: expected 2 values"),
         ("t.csv", "a,a\n1,2\n", "two columns 'a'"),
+        ("t.csv", 'a;y\n"1,5";1\n', "decimal commas .*; write decimal points"),
+        ("t.csv", '"a\nb",y\n1,1\n1\n', "line 4: expected 2 values, got 1"),
         ("t.csv", "a,y\nred,1\n", "row 0 is the first.*expected numbers"),
         ("t.csv", "a,z\n1,1\n", "no column 'y'"),
         ("t.csv", "a,y\n?,1\n", "missing or infinite"),

@@ -10,7 +10,7 @@ import torch
 
 from sottovoce.data import TableData
 from sottovoce.data.ingest import ingest
-from sottovoce.errors import DataError, Refused
+from sottovoce.errors import DataError, InvalidInput, Refused
 
 TABLE = {"age": [30, 70], "sex": ["f", "m"], "town": ["A", "B"], "ill": ["no", "yes"]}
 
@@ -43,11 +43,31 @@ ODD = [
     (TableData(TWICE, "y", **BOUNDED), "the table has two columns 'x'; rename one"),
     (TableData({0: [1.0], "0": [2.0], "y": [0]}, "y", **BOUNDED), "two columns '0'"),
     (TableData(EMPTY, "y", **BOUNDED, missing="drop"), "leaves no record: none has an entry in every column"),
-    (TableData({"x;y": ["1;0"]}, "y"), "has no column 'y'; it has x;y; columns are separated by"),
+    (TableData({"x;y": ["1;0"]}, "y"), "has no column 'y'; it has x;y; read it with sep="),
+    (TableData({"x": [10**400], "y": [0]}, "y", **BOUNDED), "column 'x' holds words"),
     (TableData({"x": [1 + 2j], "y": [0]}, "y", **BOUNDED), "column 'x' holds complex numbers"),
-    ((np.eye(2) * 1j, [0, 1]), "complex numbers"),
-    ((torch.eye(2).to_sparse(), [0, 1]), "sparse tensor; give to_dense"),
+    ((np.eye(2) * 1j, [0, 1]), "real numbers"),
+    ((torch.eye(2).to_sparse(), [0, 1]), "are sparse; give them dense"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"features": "age"}, "features must be a list of columns, got 'age'"),
+        ({"drop": 3}, "drop must be a list of columns"),
+        ({"categories": ["sex"]}, "categories must name columns with their values"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options, words):
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        TableData(TABLE, "ill", **options)
+
+
+def test_columns_may_be_numbered_and_bounds_be_arrays():
+    frame = pd.DataFrame([[1.0, 0], [3.0, 1]])
+    records = ingest(TableData(frame, 1, bounds={0: np.array([0.0, 4.0])}))
+    assert (records.inputs.tolist(), records.targets.tolist()) == ([[-0.5], [0.5]], [0, 1])
 
 
 @pytest.mark.parametrize(("source", "words"), ODD)
@@ -64,4 +84,6 @@ def test_a_missing_label_is_named_or_its_record_dropped(labels):
     )
     dropping = replace(table, missing="drop")
     assert dropping.label_problem(np.array(labels), False, ()) is None
-    assert ingest(dropping).inputs.tolist() == [[-0.5], [0.5]]
+    records = ingest(dropping)
+    assert records.inputs.tolist() == [[-0.5], [0.5]]
+    assert ingest(table, columns=records.columns).n == 2  # of test records as well

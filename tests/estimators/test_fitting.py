@@ -204,25 +204,13 @@ def test_dropout_follows_the_runs_seed_and_is_off_when_measured():
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     whole = fitted_circles(module=with_dropout(), steps=6)
 
-    class Stop(Exception):
-        pass
-
-    def cut(run):
-        def stopped(plan, data, rng, **options):
-            def on_evaluation(step, entry):
-                if step == 4:
-                    raise Stop
-
-            return run(plan, data, rng, **options | {"on_evaluation": on_evaluation})
-
-        return stopped
+    def stop(step, scores):
+        if step == 4:
+            raise KeyboardInterrupt
 
     options = {"module": with_dropout(), "steps": 6, "checkpoint": tmp_path / "kept", "evaluate_every": 1}
-    plain = sv.algorithms.ConsensusSGD.run
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sv.algorithms.ConsensusSGD, "run", cut(plain))
-        with pytest.raises(Stop):
-            fitted_circles(**options)
+    with pytest.raises(KeyboardInterrupt):
+        fitted_circles(**options, on_evaluation=stop)
     again = fitted_circles(**options)
     assert [entry["step"] for entry in again.history] == [4, 5, 6]  # the third step was the last one kept
     assert np.array_equal(again.rows, whole.rows)
@@ -385,6 +373,22 @@ def poisoned():
         ("logit", (X, Y), {}, "a linear model is one of"),
         ("logistic", (X, Y + 3), {}, "not among the public classes 0, 1"),
         ("logistic", (X, Y), {"classes": [0]}, "two or more different names"),
+        ("logistic", (X, Y), {"classes": "ab"}, "classes must be a list of names in their order, got 'ab'"),
+        ("logistic", (X, Y), {"rng": 0}, "rng must be None for noise that protects, or a numpy Generator"),
+        ("logistic", (X, Y), {"accept": "tuning"}, "accept must be a list of names"),
+        ("logistic", (X, Y), {"epsilon": None, "delta": None, "budget": 3.0}, r"budget must be sv\.Budget"),
+        ("logistic", (X, Y), {"group": np.where(X[:, 0] > 0, 1, np.nan)}, "has no site"),
+        ("logistic", (X, Y), {"test": (X[:, :1], Y)}, "the test records have 1 features"),
+        (mlp(), (X, Y), {"test": (X[:, :1], Y)}, r"cannot use an input of shape \(1, 1\)"),
+        (mlp(), (X, Y), {"on_step": 3}, "on_step must be a function"),
+        (mlp(), (X, Y), {"evaluate_every": 0}, "evaluate_every must be at least 1"),
+        (mlp(), (X, Y), {"optimizer": {"nam": "adam"}}, "the optimizer option 'nam' is not known"),
+        (mlp(), (X, Y), {"optimizer": torch.optim.SGD(mlp()[0].parameters(), lr=0.1)}, "all of them"),
+        (mlp(), (X, Y), {"loss": lambda *each: None}, "one number per sample.*got NoneType"),
+        (mlp(), (3, 4), {}, "records on the first axis, got int64 of shape"),
+        (mlp(), (), {}, "data must be a table"),
+        (mlp(), ([[1.0, 2.0], [3.0]], [0, 1]), {}, "the records of the inputs differ in length"),
+        (mlp(), (X.astype(str), Y), {}, "must be arrays of real numbers"),
         (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), (X, Y), {}, "mixes the samples"),
     ],
 )  # fmt: skip

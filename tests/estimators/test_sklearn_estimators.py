@@ -239,12 +239,22 @@ THREE = [0, 1, 2, 1]
         ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "come from 2 sites"),
         ({"network": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 users one"),
         ({"X": np.eye(4) * np.nan}, {}, "NaN"),
+        ({"sample_rate": "often"}, {}, "sample_rate must be a number"),
+        ({"random_state": "dice"}, {}, "random_state must be None or a seed, got 'dice'"),
+        ({"classes": 2}, {}, "classes must be a list of names"),
     ],
 )
 def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
     X, y = options.pop("X", np.eye(4)), fit.pop("y", [0, 1, 0, 1])
     with pytest.raises(ValueError, match=words):
-        PrivateLogisticRegression(random_state=0, **options).fit(X, y, **fit)
+        PrivateLogisticRegression(**{"random_state": 0, **options}).fit(X, y, **fit)
+
+
+def test_regressors_refuse_words_and_an_l1_penalty_without_a_holder():
+    with pytest.raises(DataError, match="the targets must be numbers"):
+        PrivateRidge(random_state=0).fit(np.eye(2), np.array(["a", "b"]))
+    with pytest.raises(InvalidInput, match="an l1 penalty needs one holder of all records"):
+        PrivateLasso(network="complete:4", random_state=0).fit(np.eye(4), np.ones(4))
 
 
 def test_support_vectors_are_of_two_classes():

@@ -34,6 +34,11 @@ class Items(Dataset):
         return {"features": x, "scale": torch.ones(1), self.label: y} if self.named else (x, y)
 
 
+class Broken(Items):
+    def __getitem__(self, i):
+        return ("word", 1) if self.named else [][i] if i else super().__getitem__(i)
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield from TENSORS
@@ -103,10 +108,14 @@ def test_a_loader_over_a_list_is_read_item_by_item():
 
 def test_a_loader_of_test_records_scores_and_predicts():
     loader = DataLoader(TENSORS, batch_size=24)
-    fitted = fit(mlp(), TENSORS, test=loader, rng=rng(), **SETTINGS)
-    arrays = fit(mlp(), TENSORS, test=(X, Y), rng=rng(), **SETTINGS)
-    assert fitted.metrics == arrays.metrics
-    assert (fitted.predict(loader) == fitted.predict(X)).all()
+    for model in (mlp(), "logistic"):
+        fitted = fit(model, TENSORS, test=loader, rng=rng(), **SETTINGS)
+        arrays = fit(
+            model, (TENSORS.tensors[0], Y * 1.0), test=(X.astype(np.float32), Y), rng=rng(), **SETTINGS
+        )
+        assert fitted.metrics == arrays.metrics
+        assert (fitted.predict(loader) == fitted.predict(X)).all()
+        assert fitted.score(Items(), "accuracy") == fitted.score(loader, "accuracy")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +128,8 @@ def test_a_loader_of_test_records_scores_and_predicts():
         (DataLoader(TENSORS, batch_size=None), "has no batch_size"),
         (DataLoader(TENSORS, batch_size=200), "fewer than batch_size 50"),
         (Endless(), "a torch Dataset with a length"),
+        (Broken(named=True), "items of the dataset must hold tensors or numbers"),
+        (Broken(), r"record \d+ of the dataset cannot be read: IndexError"),
     ],
 )
 def test_loaders_that_cannot_be_accounted_are_refused(loader, words):

@@ -183,6 +183,9 @@ LOADER = DataLoader(DATA, 60)
     [
         ((NET, SGD, DATA), {}, "takes a torch DataLoader, got TensorDataset"),
         ((mlp(), SGD, LOADER), {}, "parameters of this model"),
+        ((None, SGD, LOADER), {}, "takes a torch module and an optimizer of it, got NoneType and SGD"),
+        ((NET, SGD, LOADER), {"budget": 3.0}, r"budget must be sv\.Budget"),
+        ((NET, SGD, LOADER), {"rng": 0}, "rng must be None for noise that protects"),
         ((NET, SGD, LOADER), {"epochs": 0}, "epochs must be"),
         ((NET, SGD, LOADER), {"network": "ring:4", "algorithm": "dp-dinno"}, "one per site and step"),
         ((NET, SGD, LOADER), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm"),

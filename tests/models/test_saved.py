@@ -139,8 +139,16 @@ def test_new_records_of_another_shape_are_refused():
     with pytest.raises(SottovoceError, match=r"cannot use an input of shape \(1, 3\)"):
         fitted.predict(np.ones((4, 3)))
     linear = fit("logistic", (X, Y), **GOOD)
-    with pytest.raises(DataError, match="takes 2 features"):
-        linear.predict(np.ones((4, 3)))
+    for new in (np.ones((4, 3)), [[1.0], [1.0, 2.0]], (X, Y), {"x": 1.0}):
+        with pytest.raises(DataError, match=r"takes 2 features|one length|records on the first axis"):
+            linear.predict(new)
+    for model in (fitted, linear):
+        with pytest.raises(DataError, match="record 0 of the inputs holds NaN"):
+            model.predict(X * np.nan)
+        with pytest.raises(DataError, match=r"class labels must be|not among the public classes"):
+            model.score((X, Y + 7))
+    with pytest.raises(DataError, match="targets must be numbers"):
+        fitted.score((X, ["a"] * len(X)))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -157,9 +157,14 @@ class Optimizer:
             got = _validate.shown(value)
             raise InvalidInput(f"optimizer must be an Optimizer, its name or a table, got {got}.")
         if "name" not in value:
+            unknown = value.keys() - {item.name for item in fields(cls)}
+            if unknown:
+                raise InvalidInput(f"the optimizer option {min(unknown)!r} is not known; name the optimizer.")
             return cls(**value)
         options = dict(value)
         kind = str(options.pop("name")).lower()
+        if kind not in _KINDS:
+            raise InvalidInput(f"optimizer must be sgd, momentum, adam or adamw, got {kind!r}.")
         words: dict[str, Any] = {k: options.pop(k) for k in ("weight_decay", "nesterov") if k in options}
         if kind in ("sgd", "momentum"):
             takes = "momentum, nesterov"

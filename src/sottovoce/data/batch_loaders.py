@@ -131,6 +131,12 @@ def stack_items(items: Sequence[Any]) -> Any:
     return stacked(items)
 
 
+def all_items(dataset: IndexedDataset, label: str | Sequence[str] | None) -> tuple[Any, np.ndarray]:
+    """Return the inputs of all items of a dataset as one batch, and their targets."""
+    items = [split_item(dataset[i], label) for i in range(len(dataset))]
+    return stack_items([x for x, _ in items]), np.array([np.asarray(y) for _, y in items])
+
+
 def input_batches(inputs: Any, label: str | Sequence[str] | None, size: int = 256) -> Iterator[Any]:
     """Yield inputs in the form a network takes: whole if they lie in memory, those of a Dataset in batches.
 

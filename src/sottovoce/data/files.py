@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import os
 import re
 import zipfile
@@ -31,6 +32,7 @@ MAX_WORD = 131_072  # characters of one value; the limit of the csv module can b
 _EMPTY = ("", "?", "NA", "NaN", "nan", "None", "NaT", "<NA>")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _DATE = re.compile(r"\d{4}-\d\d")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _TIME_ZONE = re.compile(r"(?<=\d)(Z|[+-]\d\d:?\d\d)$")
 
 
@@ -83,12 +85,13 @@ def read_table(data: StrPath | Mapping[Any, Any] | DataFrame) -> dict[str, np.nd
 
 
 def read_columns(path: StrPath) -> dict[str, list[str]]:
-    """Read a comma- or tab-separated table with a header line as columns of words."""
+    """Read a table with a header line, separated by commas, tabs or semicolons, as columns of words."""
     with text_lines(path) as lines:
-        first = next(lines, "")
-        delimiter = "\t" if "\t" in first else ","
-        header = [word.strip() for word in next(csv.reader([first], delimiter=delimiter), [])]
-        rows = [row for row in enumerate(csv.reader(lines, delimiter=delimiter), start=2) if row[1]]
+        first = next((line for line in lines if line.strip()), "")
+        delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
+        reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter)
+        header = [word.strip() for word in next(reader, [])]
+        rows = [(reader.line_num, row) for row in reader if row]
     if not any(header):
         raise DataError(f"{path} is empty; expected a header line.")
     twice = next((word for word in header if header.count(word) > 1), None)
@@ -281,12 +284,14 @@ def parse_numbers(values: ArrayLike, name: str, hint: str) -> np.ndarray:
         if is_empty(value):
             numbers[row] = np.nan
             continue
+        word = str(value).strip().lower()
         try:
-            word = str(value).strip().lower()
             numbers[row] = _TRUTH[word] if word in _TRUTH else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
+            what = "decimal commas" if _DECIMAL_COMMA.fullmatch(word) else "words"
+            hint = "write decimal points" if what == "decimal commas" else hint
             raise DataError(
-                f"column {name!r} holds words (row {row} is the first), expected numbers; {hint}."
+                f"column {name!r} holds {what} (row {row} is the first), expected numbers; {hint}."
             ) from None
     return numbers
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.accounting.wording import LARGE_DELTA, UNCHARGED
-from sottovoce.data.base import Dataset, is_tensor
+from sottovoce.data.base import Dataset, is_sparse, is_tensor
 from sottovoce.data.batch_loaders import BatchLoader, IndexedDataset, loader_batch_size, loader_dataset
 from sottovoce.data.files import read_array, read_npz, read_table
 from sottovoce.data.tables import (
@@ -126,10 +126,7 @@ def ingest(
         require_own_names(table.source)
         values = read_table(table.source)
         _require_label_and_group(values, table)
-        if columns is None:
-            records = _from_table(values, table, standardize, label_problem, unit_rows, held_out)
-        else:
-            records = _of_columns(columns, values, table)
+        records = _from_table(values, table, columns, standardize, label_problem, unit_rows, held_out)
     else:
         records = _from_other(table, columns, standardize)
     names = ("class names",) if table.classes is None and "class names" in accept else ()
@@ -158,11 +155,10 @@ def _from_other(table: TableData, columns: Columns | None, accept: Collection[st
             )
         inputs, targets = _without_label(source, table.label), source[table.label]
     elif isinstance(source, TensorDataset):
-        *parts, targets = source.tensors
-        inputs = parts[0] if len(parts) == 1 else tuple(parts)
+        inputs, targets = _of_tensors(source)
     elif isinstance(source, (tuple, list)) and len(source) == 2:
         inputs, targets = source
-    elif isinstance(source, IndexedDataset) and not isinstance(source, ArrayLike):
+    elif isinstance(source, IndexedDataset) and not isinstance(source, (ArrayLike, str, tuple)):
         _refuse_column_options(table, accept)
         return IngestedRecords(None, None, _groups(table.group, len(source)), dataset=source)
     else:
@@ -184,6 +180,7 @@ def check_accepted(
     if isinstance(accept, str):
         raise InvalidInput(f'accept must be a list of names, got {accept!r}; write accept=["{accept}"].')
     where, error = ("", InvalidInput) if file is None else (f"{file}, ", ConfigError)
+    accept = [name for name in accept if name != LARGE_DELTA]  # nothing is read for it
     for name in accept:
         if name not in UNCHARGED:
             raise error(f"{where}accept knows {', '.join((*UNCHARGED, LARGE_DELTA))}, got {name!r}.")
@@ -205,7 +202,9 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
     ``columns`` is how the training table was read, None if the model was trained on arrays.
     """
     if isinstance(data, BatchLoader):
-        return loader_dataset(data)
+        data = loader_dataset(data)
+    if isinstance(data, TensorDataset):
+        data = _of_tensors(data)[0]
     if isinstance(data, (str, os.PathLike)) and not is_table(data):
         data = read_array(data)
     if columns is not None:
@@ -213,10 +212,21 @@ def read_inputs(data: Any, columns: Columns | None, label: str | None = None) ->
             data = {name: [value] for name, value in data.items()}  # one record
         return columns(read_table(data)) if is_table(data) else columns.of_array(data)
     if isinstance(data, Mapping):
-        return _without_label(data, label)
+        return _parts(_without_label(data, label))
     if is_table(data):
         raise DataError("the model was made from arrays, so it takes arrays; give the features as one.")
-    return tuple(data) if isinstance(data, list) and data and np.ndim(data[0]) > 0 else data
+    if isinstance(data, list) and data and isinstance(data[0], ArrayLike):
+        return _parts(tuple(data))
+    lazy = isinstance(data, IndexedDataset) and not isinstance(data, (ArrayLike, list, tuple))
+    return data if lazy else _parts(data)
+
+
+def _of_tensors(dataset: TensorDataset) -> tuple[Inputs, Any]:
+    """Return inputs and targets of a dataset in memory; one tensor alone is the inputs."""
+    *parts, targets = dataset.tensors
+    if not parts:
+        return targets, None
+    return (parts[0] if len(parts) == 1 else tuple(parts)), targets
 
 
 @dataclass(frozen=True)
@@ -235,6 +245,8 @@ class Target:
 
     def encode(self, raw: Sequence[Any] | np.ndarray) -> np.ndarray:
         """Return targets as the loss takes them."""
+        if np.iscomplexobj(raw):
+            raise DataError("targets must be real numbers, got complex ones.")
         if self.task == "regression":
             numbers = _floats(raw)
             bad = ~np.isfinite(numbers)
@@ -250,10 +262,11 @@ class Target:
             if not np.isin(numbers, (0.0, 1.0)).all():
                 raise DataError("yes-or-no labels must be 0 or 1; declare classes=[no, yes] for names.")
             return numbers
-        if self.task == "classification" and array.dtype.kind == "f":
-            if not (array == np.round(array)).all():
+        if self.task == "classification":
+            numbers = _floats(array) if array.dtype.kind not in "biu" else array
+            if not (numbers == np.round(numbers)).all():
                 raise DataError("class labels must be whole numbers; for numbers use loss='squared_error'.")
-            return array.astype(np.int64)
+            return numbers.astype(np.int64) if numbers.dtype.kind in "bf" else numbers
         return array.astype(np.int64) if array.dtype.kind == "b" else array
 
     def decode(self, scores: np.ndarray) -> np.ndarray:
@@ -290,27 +303,29 @@ def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
 def _from_table(
     values: dict[str, np.ndarray],
     table: TableData,
+    columns: Columns | None,
     accept: Collection[str],
     label_problem: LabelProblem | None,
     unit_rows: bool,
     held_out: HeldOut | None,
 ) -> IngestedRecords:
-    """Return the records of a table that nobody has read before, and how its columns become features."""
-    one = label_problem if isinstance(table.label, str) else None
-    about_label = None if one is None else lambda: one(values[str(table.label)])
-    columns = Columns.from_table(values, table, accept, about_label)
+    """Return the records of a table, and how its columns become features, unless that is fixed."""
+    fixed = columns
+    if columns is None:
+        one = label_problem if isinstance(table.label, str) else None
+        about_label = None if one is None else lambda: one(values[str(table.label)])
+        columns = replace(Columns.from_table(values, table, accept, about_label), unit_rows=unit_rows)
     if table.group is not None and not isinstance(table.group, str):
         values |= {_SITE: np.asarray(_groups(table.group, len(values[table.labels[0]])))}
         table = replace(table, group=_SITE)
-    if table.missing == "drop":
+    if columns.missing == "drop":
         values = columns.complete(values, table.labels)
     test = None
     if held_out is not None:
         rows = held_out(len(values[table.labels[0]]))
         test, values = ({name: column[part] for name, column in values.items()} for part in rows)
-        if columns.uncharged:  # mean and deviation are those of the training records
-            columns = Columns.from_table(values, table, accept)
-    columns = replace(columns, unit_rows=unit_rows)
+        if fixed is None and columns.uncharged:  # mean and deviation are those of the training records
+            columns = replace(Columns.from_table(values, table, accept), unit_rows=unit_rows)
     records = _of_columns(columns, values, table)
     if test is None:
         return records
@@ -357,25 +372,53 @@ def _from_arrays(
         inputs, columns = _scaled(inputs, table, columns, accept)
     else:
         _refuse_column_options(table, accept)
+    inputs = _parts(inputs)
     targets = targets if is_tensor(targets) else np.asarray(targets)
     uncharged = () if columns is None else columns.uncharged
     records = IngestedRecords(inputs, targets, None, columns, uncharged=uncharged)
-    if records.n == 0 or records.n != len(targets):
+    if np.ndim(targets) == 0 or records.n == 0 or records.n != len(targets):
         raise DataError(
             f"expected one target per record, got {records.n} records and {len(targets)} targets."
         )
-    # a record with NaN or infinity would be clipped to nothing, silently
-    parts = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
-    for part in parts if isinstance(parts, (list, tuple)) else [parts]:
-        if getattr(part, "is_sparse", False):
-            raise DataError("the inputs are a sparse tensor; give to_dense() of it.")
-        array = part.detach().cpu().numpy() if is_tensor(part) else np.asarray(part)
-        if array.dtype.kind == "c":
-            raise DataError("the inputs are complex numbers; give real and imaginary parts as columns.")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise DataError(f"record {row} of the inputs holds NaN or infinity; drop or mend such records.")
     return replace(records, groups=_groups(table.group, records.n))
+
+
+def _numbers(part: Any) -> Any:
+    """Return an array or a tensor of inputs, after a check that it holds finite numbers of records.
+
+    A record with NaN or infinity would be clipped to nothing in training, and predicted as any other.
+    """
+    if is_sparse(part) or getattr(part, "is_sparse", False):
+        raise DataError("the inputs are sparse; give them dense: toarray(), or to_dense() of a tensor.")
+    array = part.detach().cpu().numpy() if is_tensor(part) else _array(part)
+    if array.dtype.kind == "O":
+        try:
+            part = array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise DataError("the inputs hold words or objects, expected numbers.") from None
+    if array.ndim == 0 or array.dtype.kind not in "biuf":
+        raise DataError(
+            "the inputs must be arrays of real numbers with records on the first axis, got "
+            f"{array.dtype} of shape {array.shape}."
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise DataError(f"record {row} of the inputs holds NaN or infinity; drop or mend such records.")
+    return part if is_tensor(part) else array
+
+
+def _array(values: npt.ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DataError("the records of the inputs differ in length; give them one length.") from None
+
+
+def _parts(inputs: Any) -> Any:
+    """Return inputs, by name or place or alone, with each part as an array or a tensor of numbers."""
+    if isinstance(inputs, Mapping):
+        return {name: _numbers(part) for name, part in inputs.items()}
+    return tuple(map(_numbers, inputs)) if isinstance(inputs, tuple) else _numbers(inputs)
 
 
 def _scaled(
@@ -385,8 +428,8 @@ def _scaled(
     if columns is None:
         if table.bounds in (None, "none") and not accept:
             _refuse_column_options(replace(table, bounds=None), accept)
-            return inputs if is_tensor(inputs) else np.asarray(inputs), None
-        inputs = np.asarray(inputs)
+            return inputs, None
+        inputs = _array(inputs)
         if inputs.ndim != 2:
             raise DataError(
                 f"bounds and standardizing are for tables (records, features), got shape {inputs.shape}."
@@ -416,8 +459,6 @@ def _groups(group: Sequence[object] | np.ndarray | None, n: int) -> np.ndarray |
 
 
 def _floats(raw: npt.ArrayLike) -> np.ndarray:
-    if np.iscomplexobj(raw):
-        raise DataError("targets must be real numbers, got complex ones.")
     try:
         return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):

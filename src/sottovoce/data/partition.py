@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce._validate import count, positive, probability
+from sottovoce.data.files import is_empty
 from sottovoce.errors import DataError
 
 
@@ -77,7 +78,11 @@ def by_column(
     >>> [part.tolist() for part in by_column(["10", "2", "10"])]
     [[1], [0, 2]]
     """
-    values, index = np.unique(np.asarray(groups), return_inverse=True)
+    sites = np.asarray(groups)
+    empty = np.isnan(sites) if sites.dtype.kind == "f" else [is_empty(site) for site in sites]
+    if np.any(empty):
+        raise DataError(f"record {np.argmax(empty)} has no site; mend its group, or leave the record out.")
+    values, index = np.unique(sites, return_inverse=True)
     if nodes not in (None, len(values)):
         raise DataError(
             f"the network has {nodes} nodes, but the records come from {len(values)} sites; they must match."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tomllib
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
 from datetime import date
 from pathlib import Path
@@ -92,6 +92,17 @@ class TableData:
     categories: Mapping[str, Sequence[object] | int] | None = None
     missing: Missing = "refuse"
     classes: Sequence[object] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse options of another kind; names of columns become words, as a table has them."""
+        for key in ("features", "drop"):
+            names = getattr(self, key)
+            if isinstance(names, str) or not isinstance(names, Collection | None):
+                raise InvalidInput(f"{key} must be a list of columns, got {names!r}.")
+        if not isinstance(self.categories, Mapping | None):
+            raise InvalidInput(f"categories must name columns with their values, got {self.categories!r}.")
+        for key in ("label", "features", "drop", "bounds", "categories"):
+            object.__setattr__(self, key, _in_words(getattr(self, key), key))
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
@@ -395,7 +406,10 @@ class Columns:
 
     def of_array(self, inputs: ArrayLike) -> np.ndarray:
         """Return the features of an array whose columns are these, in order."""
-        array = np.asarray(inputs)
+        try:
+            array = np.asarray(inputs)
+        except ValueError:
+            array = np.empty(0)  # rows of different lengths
         if array.ndim != 2 or array.shape[1] != len(self.features):
             raise DataError(
                 f"the model takes {len(self.features)} columns ({', '.join(self.features)}), got an array "
@@ -452,6 +466,8 @@ class Classes:
         None if the labels are numbers and nothing was declared.
         """
         if classes is not None:
+            if isinstance(classes, (str, Set, Mapping)) or not isinstance(classes, Collection):
+                raise InvalidInput(f"classes must be a list of names in their order, got {classes!r}.")
             return cls(tuple(classes))
         if "class names" in accept:
             return cls(tuple(np.unique(np.asarray(labels)).tolist()))
@@ -528,9 +544,9 @@ def is_table(data: object) -> TypeGuard[str | os.PathLike[str] | Mapping[Any, An
 
 
 def no_column(name: object, table: Table) -> str:
-    """Return that a table has no such column, and why that may be."""
+    """Return that a table has no such column."""
     semicolons = any(";" in str(word) for word in table)
-    hint = "; columns are separated by commas or tabs, not by semicolons" if semicolons else ""
+    hint = '; read it with sep=";", or give the file itself' if semicolons else ""
     return f"the table has no column {name!r}; it has {', '.join(map(str, table))}{hint}"
 
 
@@ -543,6 +559,17 @@ def require_own_names(data: str | os.PathLike[str] | Mapping[Any, Any] | DataFra
     twice = next((word for word in words if words.count(word) > 1), None)
     if twice is not None:
         raise DataError(f"the table has two columns {twice!r}; rename one.")
+
+
+def _in_words(value: Any, key: str) -> Any:
+    """Return an option of a table with names of columns as words, and arrays as lists."""
+    if isinstance(value, Mapping):
+        return {str(name): v.tolist() if isinstance(v, np.ndarray) else v for name, v in value.items()}
+    if value is None or isinstance(value, str):
+        return value
+    if key == "bounds":
+        return value.tolist() if isinstance(value, np.ndarray) else value
+    return tuple(map(str, value)) if isinstance(value, Collection) else str(value)
 
 
 def _in_one_message(problems: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 from sottovoce import graphs
 from sottovoce._validate import did_you_mean
 from sottovoce.accounting.budget import Budget, accepted_delta, delta_warning
-from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options
 from sottovoce.algorithms.consensus_sgd import exact_protocol
@@ -149,6 +148,10 @@ def fit(
     [1, 0]
     """
     training = TrainingOptions() if training is None else training
+    noise = noise_source(rng)
+    for name, function in (("on_step", on_step), ("on_evaluation", on_evaluation)):
+        if function is not None and not callable(function):
+            raise InvalidInput(f"{name} must be a function, got {function!r}.")
     prepared = prepare(
         model,
         data,
@@ -161,7 +164,7 @@ def fit(
         group=group,
         test=test,
         accept=accept,
-        simulated=isinstance(rng, np.random.Generator),
+        simulated=not isinstance(noise, ProtectiveNoise),
         options=options,
     )
     adversary = {} if budget is None else budget.adversary
@@ -173,7 +176,7 @@ def fit(
                 on_evaluation(step, scores)
 
         result = prepared.run(
-            ProtectiveNoise() if rng is None else rng,
+            noise,
             every=training.evaluate_every,
             checkpoint=checkpoint,
             progress=progress,
@@ -185,6 +188,16 @@ def fit(
         )
     assert result is not None  # of one process
     return prepared.fitted(result)
+
+
+def noise_source(rng: np.random.Generator | ProtectiveNoise | None) -> np.random.Generator | ProtectiveNoise:
+    """Return the noise of a fit: protective by default, simulated by a Generator; others are refused."""
+    if rng is not None and not isinstance(rng, (np.random.Generator, ProtectiveNoise)):
+        raise InvalidInput(
+            f"rng must be None for noise that protects, or a numpy Generator for a simulation, got {rng!r}; "
+            "np.random.default_rng(0) makes one."
+        )
+    return ProtectiveNoise() if rng is None else rng
 
 
 def prepare(
@@ -206,6 +219,10 @@ def prepare(
     caller: Callable[..., object] | None = None,
 ) -> PreparedFit:
     """Return what `fit` trains by, with its guarantee; ``notes`` are more assumptions of the ``caller``."""
+    if not isinstance(budget, Budget | None):
+        raise InvalidInput(f"budget must be sv.Budget(epsilon, delta), got {budget!r}.")
+    if not isinstance(training, TrainingOptions):
+        raise InvalidInput(f"training must be sv.TrainingOptions(...), got {training!r}.")
     _check_options(options, algorithm or "consensus-sgd", budget, fit if caller is None else caller)
     table = _table(data, label, group)
     if training.classes is not None:
@@ -232,7 +249,7 @@ def prepare(
     parts = to_nodes(private.n, n, private.groups, names, np.random.default_rng(0))
     adapter = adapt_model(model, replace(private, test=public), parts, training)
     read = [name for name in adapter.uncharged if held_out is not None or name != "held-out score"]
-    uncharged = check_accepted([name for name in accept if name != LARGE_DELTA], sorted(read))
+    uncharged = check_accepted(accept, sorted(read))
     sizes = adapter.sizes
     if plan is not None:
         chosen = _own_plan(plan, adapter.objective, sizes, budget)

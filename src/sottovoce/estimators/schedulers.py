@@ -46,7 +46,7 @@ def scheduled_rates(scheduler: TorchScheduler, steps: int, steps_per_call: int =
             if k and k % steps_per_call == 0:
                 try:
                     twin.step()
-                except (ValueError, TypeError) as error:
+                except Exception as error:  # a schedule may be the caller's code
                     sentence = (str(error).strip() or kind).splitlines()[0].rstrip(".")
                     raise InvalidInput(
                         f"{kind} has no rate for step {k + 1} of {steps}: {sentence}."

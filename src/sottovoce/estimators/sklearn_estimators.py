@@ -26,7 +26,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sottovoce._validate import count, positive
+from sottovoce._validate import count, positive, probability
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
@@ -95,6 +95,10 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         if self._solver not in solvers:
             where = "without a network" if self.network is None else "over a network"
             raise InvalidInput(f"solver {where} must be one of {', '.join(solvers)}, got {self.solver!r}.")
+        if self._penalty == "l1" and self.network is not None:
+            raise InvalidInput(
+                "an l1 penalty needs one holder of all records; leave network out, or take PrivateRidge."
+            )
         if groups is not None and self.network is None:
             raise InvalidInput("groups say which node holds a record; give network=... with them.")
         positive(self.feature_norm, "feature_norm")
@@ -122,7 +126,13 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
                 f"This estimator was fitted under {before.adjacency}, and a fit under {guarantee.adjacency} "
                 "cannot be added to that; make a new estimator and keep both accounts."
             )
-        noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
+        try:
+            seeded = None if self.random_state is None else np.random.default_rng(self.random_state)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"random_state must be None or a seed, got {self.random_state!r}: {error}."
+            ) from None
+        noise = ProtectiveNoise() if seeded is None else seeded
         result = plan.run(adapter.data, noise, purpose="fit", guarantees=())  # only coefficients are read
         self.plan_ = plan
         self.privacy_ = guarantee
@@ -184,7 +194,8 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             if registry.algorithm(solver).maskable:
                 options["protocol"] = exact_protocol(len(adapter.sizes))
         elif solver == "dp-sgd":
-            options |= {"batch_size": max(1.0, self.sample_rate * n), "learning_rate": gamma}
+            rate = probability(self.sample_rate, "sample_rate", zero=False)
+            options |= {"batch_size": max(1.0, rate * n), "learning_rate": gamma}
         elif solver == "admm":
             options |= {"gamma": gamma, "clip_norm": clip_norm * gamma}
         elif solver == "dp-cd":
@@ -352,6 +363,8 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):
         _refuse(refused)
         records, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         bound = positive(self.target_bound, "target_bound")
+        if targets.dtype.kind not in "biuf":
+            raise DataError("the targets must be numbers, got words.")
         self._fit(records, np.clip(targets, -bound, bound), bound, groups)
         return self
 

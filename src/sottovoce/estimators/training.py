@@ -84,6 +84,10 @@ class TrainingOptions(ModelOptions):
     evaluate_every: int | None = None
     early_stopping: EarlyStopping | int | None = None
 
+    def __post_init__(self) -> None:
+        if self.evaluate_every is not None:
+            _validate.count(self.evaluate_every, "evaluate_every")
+
     def steps_for(self, sizes: Sequence[int]) -> int:
         """Return the number of steps for nodes with so many records."""
         if self.epochs is None:
@@ -142,8 +146,7 @@ class TrainingOptions(ModelOptions):
                 if any(group.get(key) for group in optimizer.param_groups):
                     raise InvalidInput(f"the torch optimizer's {key} is not supported; leave it off.")
             learning_rate = float(first["lr"]) if learning_rate is None else learning_rate
-            if len(optimizer.param_groups) > 1:
-                groups = _parameter_groups(optimizer.param_groups, objective)
+            groups = _parameter_groups(optimizer.param_groups, objective)
             options = {key: first[key] for key in (*SHARED, "weight_decay") if key in first}
             optimizer = {"name": type(optimizer).__name__, **options}
         chosen = replace(Optimizer.from_value(optimizer), groups=groups)
@@ -177,18 +180,23 @@ class TrainingOptions(ModelOptions):
 def _parameter_groups(
     groups: Sequence[Mapping[str, Any]], objective: Objective
 ) -> tuple[tuple[int, int, float, float], ...]:
-    """Return (start, stop, factor of the rate, weight decay) of each parameter, in a row's order."""
+    """Return (start, stop, factor of the rate, weight decay) of each parameter, in a row's order; of one
+    group nothing."""
     first = groups[0]
     for key in SHARED:
         if any(group.get(key) != first.get(key) for group in groups):
             raise InvalidInput(f"parameter groups may differ in lr and weight_decay, not in {key}.")
     trained = [(group, p) for group in groups for p in group["params"] if p.requires_grad]
     layout = objective.layout if isinstance(objective, HasLayout) else []
-    if [tuple(p.shape) for _, p in trained] != [slot.shape for slot in layout]:
+    held, own = [tuple(p.shape) for _, p in trained], [slot.shape for slot in layout]
+    if (held != own) if len(groups) > 1 else (sorted(held) != sorted(own) and layout):
         raise InvalidInput(
             "the groups of the torch optimizer must hold the module's trainable parameters, all of them, in "
             "their order; freeze the others with requires_grad_(False)."
         )
+    if len(groups) == 1:
+        return ()
+    _validate.positive(float(first["lr"]), "the rate of the first parameter group")
     pairs = zip(trained, layout, strict=True)
     return tuple(
         (slot.start, slot.stop, float(group["lr"]) / float(first["lr"]), float(group["weight_decay"]))

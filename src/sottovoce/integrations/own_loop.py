@@ -27,7 +27,7 @@ from sottovoce.algorithms.optimizers import RateTable
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.batch_loaders import BatchLoader, loader_batch_size, loader_dataset
 from sottovoce.errors import BudgetExceeded, InvalidInput
-from sottovoce.estimators.fitting import Sites, prepare
+from sottovoce.estimators.fitting import Sites, noise_source, prepare
 from sottovoce.estimators.schedulers import FIXED
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network
@@ -119,7 +119,13 @@ def make_private(
         raise InvalidInput(
             f"make_private takes a torch DataLoader, got {type(data_loader).__name__}; sv.fit takes the rest."
         )
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidInput(
+            "make_private takes a torch module and an optimizer of it, got "
+            f"{type(model).__name__} and {type(optimizer).__name__}."
+        )
     _validate.positive(epochs, "epochs")
+    noise = noise_source(rng)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     held = [parameter for each in optimizer.param_groups for parameter in each["params"]]
     if {id(p) for p in held if p.requires_grad} != {id(p) for p in trained}:
@@ -146,7 +152,7 @@ def make_private(
         label=label,
         group=group,
         accept=accept,
-        simulated=isinstance(rng, np.random.Generator),
+        simulated=not isinstance(noise, ProtectiveNoise),
         options=options,
         notes=[LOOP],
         caller=make_private,
@@ -154,7 +160,7 @@ def make_private(
     running = PlanRun(
         prepared.plan,
         prepared.adapter.data,
-        ProtectiveNoise() if rng is None else rng,
+        noise,
         purpose="own loop",
         population=population,
         guarantees=prepared.statements,

@@ -17,7 +17,13 @@ from numpy.typing import ArrayLike
 from sottovoce.accounting.budget import Budget
 from sottovoce.algorithms.consensus_newton import newton_options
 from sottovoce.data.base import Features, Shards, is_sparse, is_tensor, with_ones
-from sottovoce.data.batch_loaders import IndexedDataset, items_in_memory, split_item, stack_items
+from sottovoce.data.batch_loaders import (
+    IndexedDataset,
+    all_items,
+    items_in_memory,
+    split_item,
+    stack_items,
+)
 from sottovoce.data.images import ImageReading
 from sottovoce.data.ingest import IngestedRecords, Target
 from sottovoce.data.tables import Classes, ClassNumbers, Columns
@@ -196,7 +202,11 @@ def _adapt_network(
 
     def read(i: int) -> tuple[Tensor, Tensor]:
         """Return one record of a Dataset."""
-        inputs, raw_label = split_item(records.dataset[i], label)  # type: ignore[index]
+        try:
+            item = records.dataset[i]  # type: ignore[index]
+        except Exception as error:  # the dataset is the caller's code
+            raise DataError(f"record {i} of the dataset cannot be read: {error!r}.") from error
+        inputs, raw_label = split_item(item, label)
         one = stack_items([inputs])
         x = one[0] if layout is None else layout.pack(one)[0]
         y = torch.as_tensor(encoded(np.asarray([raw_label])))[0]
@@ -208,10 +218,9 @@ def _adapt_network(
     if (tested := records.test) is not None:
         inputs, labels = tested.inputs, tested.targets
         if tested.dataset is not None:
-            items = [split_item(tested.dataset[i], label) for i in range(len(tested.dataset))]
-            inputs = stack_items([x for x, _ in items])
-            labels = np.array([np.asarray(y) for _, y in items])
+            inputs, labels = all_items(tested.dataset, label)
         test = (pack(inputs), encoded(labels))
+        network_outputs(objective, np.zeros((1, objective.n_params)), test[0][:1])
     data: AgentData | LazyData
     if records.dataset is None:
         data = AgentData(example, encoded(records.targets), parts, test=test, classes=classes)
@@ -230,6 +239,18 @@ def _adapt_network(
     return NetworkAdapter(objective, data, target, layout=layout)
 
 
+def network_outputs(objective: NetObjective, theta: ArrayLike, inputs: Tensor) -> Any:
+    """Return what a network of parameters ``theta`` gives for inputs; an error names the layer at fault."""
+    from sottovoce.objectives.nets.checks import run_explained
+
+    try:
+        return next(objective.outputs(np.asarray(theta), inputs))
+    except (RuntimeError, IndexError):
+        typed = inputs[:1].to(objective.paths.input_type(inputs[None]))
+        run_explained(objective.network, lambda outputs, targets: outputs, typed, lambda outputs: outputs)
+        raise
+
+
 def _check_one_record(objective: NetObjective, data: AgentData | LazyData) -> None:
     """Raise before anything is accounted or spent, if no record of this shape goes through."""
     from sottovoce.objectives.nets.slow_path import announce_slow_path
@@ -242,15 +263,23 @@ def _check_one_record(objective: NetObjective, data: AgentData | LazyData) -> No
 def _first_item(dataset: IndexedDataset, label: Label) -> tuple[Any, Any]:
     """Return inputs and target of the first record as a batch of one: their shapes say what is learned."""
     try:
-        inputs, target = split_item(dataset[0], label)
-    except (KeyError, IndexError, TypeError) as error:
+        item = dataset[0]
+    except Exception as error:  # the dataset is the caller's code
         raise DataError(f"the dataset must give records by number, dataset[0] failed: {error!r}.") from None
+    inputs, target = split_item(item, label)
     if target is None:
         raise DataError(
             "an item of the dataset must be a pair (inputs, target), or a mapping with the label named by "
-            f"label=..., got {type(dataset[0]).__name__} with label={label!r}."
+            f"label=..., got {type(item).__name__} with label={label!r}."
         )
-    return stack_items([inputs]), np.asarray([target]) if isinstance(target, str) else stack_items([target])
+    try:
+        return stack_items([inputs]), np.asarray([target]) if isinstance(target, str) else stack_items(
+            [target]
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"items of the dataset must hold tensors or numbers, the first one fails: {error}."
+        ) from None
 
 
 def _plain_labels(raw: object) -> np.ndarray:
@@ -301,9 +330,10 @@ def _usual_loss(array: np.ndarray, records: IngestedRecords, width: tuple[int, .
     named |= "class names" in records.uncharged
     if array.ndim == 2:
         return "squared_error" if array.dtype.kind == "f" else "binary_cross_entropy"
-    if array.dtype.kind == "f" and not named:
+    several = width is not None and math.prod(width) != 1
+    if array.dtype.kind == "f" and not named and not several:
         return "squared_error"
-    if width is None or math.prod(width) != 1:
+    if width is None or several:
         return "cross_entropy"
     if named:
         return "binary_cross_entropy"
@@ -402,6 +432,11 @@ def _adapt_linear(
     )
     if (tested := records.test) is not None:
         test = (_features(tested.inputs, intercept), linear_labels(target, tested.targets))
+        if test[0].shape[1] != X.shape[1]:
+            raise DataError(
+                f"the test records have {test[0].shape[1] - intercept} features, those to train on "
+                f"{X.shape[1] - intercept}."
+            )
         adapter.evaluate = _linear_evaluation(model, target, *test)
     return adapter
 

@@ -17,12 +17,12 @@ from sottovoce._format import number, percent
 from sottovoce._hooks import NotebookDisplay, hook
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.data.base import is_tensor
-from sottovoce.data.batch_loaders import input_batches
+from sottovoce.data.batch_loaders import all_items, input_batches
 from sottovoce.data.images import ImageReading, read_images
 from sottovoce.data.ingest import Target, ingest, read_inputs
 from sottovoce.data.tables import Columns, TableData
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.models.adapters import ModelAdapter
+from sottovoce.models.adapters import ModelAdapter, network_outputs
 from sottovoce.models.linear_model import LinearModel, probabilities
 from sottovoce.models.saved import DESCRIPTION, read_model, require_unused, write_model
 from sottovoce.runners import Result
@@ -150,7 +150,10 @@ class Fitted(NotebookDisplay):
         """
         columns = self.columns if isinstance(self.columns, Columns) else None
         public = ingest(TableData(data, self.label, by), columns=columns)
-        task, labels = self.target.task, np.asarray(public.targets)
+        inputs, labels = public.inputs, public.targets
+        if public.dataset is not None:
+            inputs, labels = all_items(public.dataset, self.label)
+        task, labels = self.target.task, np.asarray(labels)
         known = _METRICS.get(task, ())
         chosen = next(iter(known), None) if metric is None else metric
         if chosen not in known:
@@ -158,7 +161,9 @@ class Fitted(NotebookDisplay):
             raise InvalidInput(f"metric of {task} must be one of {allowed}, got {metric!r}.")
         truth = labels.astype(float) if task == "regression" else self.target.encode(labels)
         linear = isinstance(self.model, LinearModel)
-        values = self.model.scores(public.inputs) if linear else self._network_scores(public.inputs)
+        values = self.model.scores(inputs) if linear else self._network_scores(inputs)
+        if task == "classification" and not ((truth >= 0) & (truth < values.shape[-1])).all():
+            raise DataError(f"class labels must be 0 to {values.shape[-1] - 1}, as the model gives them.")
         if chosen != "auc":
             values = self.target.decode(values)
         if chosen == "accuracy":
@@ -176,21 +181,13 @@ class Fitted(NotebookDisplay):
         return NetObjective(self.model if self.layout is None else Unpacking(self.model, self.layout))
 
     def _network_scores(self, inputs: Mapping[str, Any] | Sequence[Any]) -> np.ndarray:
-        from sottovoce.objectives.nets import checks
         from sottovoce.objectives.nets.inputs import as_tensor
         from sottovoce.objectives.nets.losses import logits
 
         x = as_tensor(inputs, "data") if self.layout is None else self.layout.pack(inputs)
         if x.ndim < 1 or len(x) == 0:
             raise DataError(f"expected records on the first axis, got shape {tuple(x.shape)}.")
-        objective = self._objective
-        try:
-            outputs = logits(next(objective.outputs(objective.start(1), x)))
-        except (RuntimeError, IndexError):
-            typed = x[:1].to(objective.paths.input_type(x[None]))
-            module = self.model if self.layout is None else objective.network
-            checks.run_explained(module, lambda outputs, targets: outputs, typed, lambda outputs: outputs)
-            raise
+        outputs = logits(network_outputs(self._objective, self._objective.start(1), x))
         if not is_tensor(outputs):
             kind = type(outputs).__name__
             raise InvalidInput(f"the network gives {kind}; call fitted.model itself for that.")

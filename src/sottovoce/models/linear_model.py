@@ -44,7 +44,12 @@ class LinearModel:
 
     def scores(self, X: ArrayLike) -> np.ndarray:
         """Return x.coef + intercept of every record, one number per class where there are several."""
-        array = np.asarray(X, dtype=np.float64)
+        try:
+            array = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"the model takes {self.coef.shape[-1]} features of each record, as numbers."
+            ) from None
         if array.ndim != 2 or array.shape[1] != self.coef.shape[-1]:
             raise DataError(f"the model takes {self.coef.shape[-1]} features, got shape {array.shape}.")
         return np.asarray(array @ self.coef.T + self.intercept)

@@ -14,7 +14,6 @@ import numpy as np
 from sottovoce import graphs
 from sottovoce.accounting.budget import AdversaryOptions, accepted_delta
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, lists_to_tuples, missing_options, plan_options
 from sottovoce.algorithms.consensus_newton import ConsensusNewton
@@ -210,7 +209,7 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
             )
         plan = build_plan(name, options | noise, budget=None if noise else settings.limit)
     uncharged = () if adapter is None else adapter.uncharged
-    accepted = check_accepted([name for name in settings.accept if name != LARGE_DELTA], uncharged, where)
+    accepted = check_accepted(settings.accept, uncharged, where)
     if budget is not None:
         accepted += accepted_delta(budget.delta, public_units(plan), plan.adjacency, settings.accept, where)
     return LoadedPlan(plan, adapter, network, accepted, settings)

@@ -105,10 +105,11 @@ class NetworkForms:
         def loss_of(named: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             out = torch.func.functional_call(module, named, (x[None],))
             value = loss(out, y[None])
-            if value.shape != (1,):
+            shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
+            if shape != (1,):
                 raise InvalidInput(
-                    f"the loss must give one number per sample, shape (1,) for one sample, got "
-                    f"{tuple(value.shape)}; use reduction='none'."
+                    f"the loss must give one number per sample, shape (1,) for one sample, got {shape}; use "
+                    "reduction='none'."
                 )
             return value.sum()
 

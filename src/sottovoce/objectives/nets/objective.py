@@ -113,7 +113,9 @@ class NetObjective:
             _validate.positive(clip_norm, "clip_norm")
         self.loss = _per_sample_loss(loss)
         self.clip_norm, self.keeps_weights = float(clip_norm), initial == "keep"
-        self.physical_batch = None if physical_batch is None else _validate.count(physical_batch, "batch")
+        self.physical_batch = (
+            None if physical_batch is None else _validate.count(physical_batch, "physical_batch")
+        )
         self.device = _usable_device(device)
         self.layout = _layout(module)
         self.n_params = self.layout[-1].stop
