@@ -247,15 +247,6 @@ def test_nodes_with_names_hold_the_records_of_their_site():
     assert unnamed.plan.sizes == (10, 20, 30)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [({"bounds": {"age": (20, 80)}}, "'dose' has no public bounds"), ({"classes": None}, "labels are names")],
-)
-def test_what_would_be_read_from_records_is_refused(tmp_path, change, words):
-    with pytest.raises(Refused, match=words):
-        fit(mlp(4), clinic(tmp_path / "clinic.csv", 60), **{**READING, **change})
-
-
 def test_what_is_accepted_by_name_stands_in_the_statement(tmp_path):
     file = clinic(tmp_path / "clinic.csv", 90)
     change = {"bounds": None, "classes": None, "accept": ("standardize", "class names"), "steps": 2}
@@ -341,6 +332,17 @@ def poisoned():
         (mlp(3), (X, Y), {}, r"layer '0' \(Linear\) cannot use an input of shape \(1, 2\)"),
         (NeedsTwo(), (X, Y), {}, "missing 1 required positional argument"),
         (poisoned(), (X, Y), {}, "parameter '0.weight' holds NaN"),
+        (nn.Linear(2, 2, device="meta"), (X, Y), {}, "parameter 'weight' has no numbers"),
+        (nn.Flatten(), (X, Y), {}, "no trainable parameter"),
+        (mlp().requires_grad_(False), (X, Y), {}, "no trainable parameter"),
+        (mlp().half(), (X, Y), {}, "must be all float32 or all float64"),
+        pytest.param(
+            mlp(), (X, Y), {"device": "cuda"}, "device 'cuda' is not there for torch",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device"),
+        ),
+        (mlp(), (X, Y), {"device": "mps"}, "device 'mps' is not there for torch"),
+        (mlp(), (X, Y), {"device": "gpu"}, "device 'gpu' is not there"),
+        (mlp(), (X, Y), {"device": "meta"}, "device 'meta' is not there"),
         (nn.LazyLinear(2), (X, Y), {}, "has no shape yet"),
         (mlp(), (X, Y + 5), {}, "classes are 0 to 1"),
         (mlp(), (np.where(X > 0.9, np.nan, X), Y), {}, "of the inputs holds NaN or infinity"),
@@ -349,6 +351,7 @@ def poisoned():
         ("logistic", (X[:, 0], Y), {}, r"takes features \(records, features\), got shape"),
         (mlp(), (X, Y), {"classes": ["a", "b", "c"]}, "network gives 2 scores"),
         (mlp(), (X, np.array(["a", "b"] * 20)), {"classes": ["a", "x"]}, "record 1 has label 'b'"),
+        (mlp(), (X, np.array(["a", "b"] * 20)), {}, "labels are names"),
         (mlp(2, 1), (X, Y), {}, "say loss='binary_cross_entropy'"),
         (mlp(), (X, Y), {"network": None}, "fit needs network"),
         (mlp(), (X, Y), {"network": "ring:50"}, "40 records cannot give each of 50 users one"),

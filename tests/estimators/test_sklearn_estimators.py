@@ -250,16 +250,13 @@ def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
         PrivateLogisticRegression(**{"random_state": 0, **options}).fit(X, y, **fit)
 
 
-def test_regressors_refuse_words_and_an_l1_penalty_without_a_holder():
+def test_what_the_other_estimators_cannot_do_is_a_sentence():
+    with pytest.raises(DataError, match="Only binary classification is supported by hinge loss and dp-sgd"):
+        PrivateLinearSVC(random_state=0, classes=[0, 1, 2]).fit(np.eye(4), THREE)
     with pytest.raises(DataError, match="the targets must be numbers"):
         PrivateRidge(random_state=0).fit(np.eye(2), np.array(["a", "b"]))
     with pytest.raises(InvalidInput, match="an l1 penalty needs one holder of all records"):
         PrivateLasso(network="complete:4", random_state=0).fit(np.eye(4), np.ones(4))
-
-
-def test_support_vectors_are_of_two_classes():
-    with pytest.raises(DataError, match="Only binary classification is supported by hinge loss and dp-sgd"):
-        PrivateLinearSVC(random_state=0, classes=[0, 1, 2]).fit(np.eye(4), THREE)
 
 
 LABELS = np.array(["healthy", "ill"] * 40)
