@@ -152,6 +152,8 @@ def test_frames_are_read_like_a_mapping_of_columns(kind, missing, tmp_path):
 
 
 def test_drafted_facts_name_no_value_and_read_back(tmp_path):
+    with pytest.raises(DataError, match="a header and no records"):
+        column_facts({"age": np.array([])})
     facts = {c.name: c for c in column_facts({k: np.array(v) for k, v in TABLE.items()}, "ill", "site")}
     kinds = {name: column.kind for name, column in facts.items()}
     assert kinds == {

@@ -65,6 +65,8 @@ def column_facts(table: Table, label: str | None = None, group: str | None = Non
     for name in (label, group):
         if name is not None and name not in table:
             raise DataError(f"{no_column(name, table)}.")
+    if not any(map(len, table.values())):
+        raise DataError("the table has a header and no records.")
     roles: dict[str | None, Role] = {label: "label", group: "group"}
     return [
         ColumnFacts(name, _kind(np.asarray(values), name), roles.get(name, "feature"), _has_gaps(values))

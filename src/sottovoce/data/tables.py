@@ -11,7 +11,7 @@ import os
 import tomllib
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal, Self, TypeGuard, get_args
@@ -159,11 +159,7 @@ class TableData:
     def label_scale(self, common: bool = False) -> Scale | None:
         """Return the map of an amount to predict by its public bounds, if ``common`` or by those of all."""
         pair = self.label_bounds or (self.common_bounds if common else None)
-        if pair is None:
-            return None
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise DataError(f"the bounds of the label must be a pair (low, high), got {pair!r}.")
-        return Scale.from_bounds(pair[0], pair[1], "the label")
+        return None if pair is None else Scale.from_bounds(pair, "the label")
 
     def label_problem(self, values: np.ndarray, regression: bool, accept: Collection[str]) -> str | None:
         """Return what is wrong with the column of the label: an entry that is missing, the bounds of an
@@ -196,18 +192,17 @@ class Scale:
     high: float | None = None
 
     @classmethod
-    def from_bounds(cls, low: Any, high: Any, name: str = "the column") -> Scale:
-        """Return the map of public bounds to [-1, 1]; two dates are bounds of days."""
+    def from_bounds(cls, pair: Any, name: str) -> Scale:
+        """Return the map of public bounds (low, high) to [-1, 1]; two dates are bounds of days."""
         try:
-            if are_dates((low, high)):
-                low, high = parse_days([str(low), str(high)], name).tolist()
-            low, high = float(low), float(high)
-            if not -np.inf < low < high < np.inf:
+            ends = parse_days([str(end) for end in pair], name) if are_dates(pair) else pair
+            low, high = map(float, ends)
+            if isinstance(pair, str) or not -np.inf < low < high < np.inf:
                 raise ValueError
         except (TypeError, ValueError):
             raise DataError(
                 f"the bounds of {name} must be two finite numbers with low < high, or two dates such as "
-                f"2024-03-31, got {low!r} and {high!r}."
+                f"2024-03-31, got {pair!r}."
             ) from None
         return cls((low + high) / 2, (high - low) / 2, low, high)
 
@@ -259,9 +254,7 @@ class Columns:
     ) -> Columns:
         """Return the columns of a table that nobody has read yet: all facts are stated."""
         numeric = [name for name in features if name in bounds and name not in categories]
-        scales = {
-            name: Scale.from_bounds(bounds[name][0], bounds[name][1], f"column {name!r}") for name in numeric
-        }
+        scales = {name: Scale.from_bounds(bounds[name], f"column {name!r}") for name in numeric}
         names = {name: _declared(values, name) for name, values in categories.items()}
         dates = tuple(name for name in numeric if are_dates(bounds[name]))
         return cls(tuple(features), scales, names, missing, dates=dates)
@@ -297,10 +290,9 @@ class Columns:
         )
         if not chosen:
             problems.append("no column is left as a feature; check label, group and drop")
-        scales: dict[str, Scale] = {}
-        dates: list[str] = []
+        stated: dict[str, Any] = {}  # public bounds
+        standardized: dict[str, Scale] = {}
         without: list[str] = []
-        uncharged: tuple[str, ...] = ()
         for name in chosen:
             if name in options.excluded:
                 problems.append(f"column {name!r} cannot be a feature: it is the label or the site")
@@ -313,18 +305,14 @@ class Columns:
             if pair is None and are_booleans(table[name]):
                 pair = (0.0, 1.0)  # the type says the bounds
             try:
-                if are_dates(pair):
-                    dates.append(name)
                 numbers = parse_days(table[name], name) if are_dates(pair) else _column(table, name)
-                if pair == "none":
-                    continue
-                if pair is not None:
-                    low, high = _pair(pair, name)
-                    scales[name] = Scale.from_bounds(low, high, f"column {name!r}")
-                elif "standardize" in accept:
-                    scales[name], uncharged = Scale.standardizing(numbers), ("standardize",)
-                else:
+                if pair is None and "standardize" in accept:
+                    standardized[name] = Scale.standardizing(numbers)
+                elif pair is None:
                     without.append(name)
+                elif pair != "none":
+                    Scale.from_bounds(pair, f"column {name!r}")
+                    stated[name] = pair
             except DataError as problem:
                 problems.append(str(problem).rstrip("."))
         if without:
@@ -338,8 +326,10 @@ class Columns:
                 problems.append(f"there are empty entries in {', '.join(map(repr, gaps))}: {_GAPS}")
         if problems:
             raise (Refused if without or about_label else DataError)(_in_one_message(problems))
-        values = {name: _declared(categories[name], name) for name in chosen if name in categories}
-        return cls(chosen, scales, values, missing, uncharged, dates=tuple(dates))
+        by_value = {name: categories[name] for name in chosen if name in categories}
+        columns = cls.declared(chosen, stated, by_value, missing)
+        uncharged = ("standardize",) if standardized else ()
+        return replace(columns, scales={**columns.scales, **standardized}, uncharged=uncharged)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -600,12 +590,6 @@ def _declared(values: Sequence[object] | int, name: str) -> tuple[Any, ...] | in
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
         raise DataError(f"the categories of column {name!r} must be a list of values, got {values!r}.")
     return tuple(values)
-
-
-def _pair(pair: Any, name: str) -> Any:
-    if not isinstance(pair, Sequence) or len(pair) != 2:
-        raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
-    return pair
 
 
 def are_dates(pair: object) -> bool:

@@ -55,7 +55,7 @@ def _agreed_target(agreement: Agreement) -> Target:
     classes = Classes(data.classes) if data.classes else None
     if model.regression:
         bounds = data.pairs.get(data.label)
-        scale = None if bounds is None else Scale.from_bounds(bounds[0], bounds[1], data.label)
+        scale = None if bounds is None else Scale.from_bounds(bounds, data.label)
         return Target("regression", None, scale)
     if model.kind == "logistic" and model.classes is None:
         return Target("labels", classes or Classes((0, 1)))

@@ -219,7 +219,7 @@ class DataPart(_Part):
             lacking, f"bounds lacks {', '.join(map(repr, lacking))}; every numeric feature needs a pair"
         )
         for name, pair in self.pairs.items():
-            Scale.from_bounds(pair[0], pair[1], repr(name))
+            Scale.from_bounds(pair, repr(name))
         _ = self.columns
         filled = self.missing in ("middle", "indicator") and not self.pairs
         _refuse_if(filled, f"missing = {self.missing!r} needs bounds to have a middle of")

@@ -62,7 +62,7 @@ def _targets(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarra
     if values.size == len(values):  # an array may have a second axis of length one
         values = values.reshape(-1)
     bounds = agreement.data.pairs.get(name)
-    return values if bounds is None else Scale.from_bounds(bounds[0], bounds[1], name)(values)
+    return values if bounds is None else Scale.from_bounds(bounds, name)(values)
 
 
 def _checked(X: np.ndarray, y: np.ndarray, model: ModelPart) -> Records:

@@ -259,7 +259,7 @@ class DataReader:
         if section.bounds not in (None, "none"):
             pairs = _pairs(section.bounds, names)
             data = data.bounded([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-            scales = [Scale.from_bounds(a, b, name) for name, (a, b) in zip(names, pairs, strict=True)]
+            scales = list(map(Scale.from_bounds, pairs, names))
         if section.standardize:
             data = data.standardized()
             widths = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
