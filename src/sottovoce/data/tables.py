@@ -281,8 +281,8 @@ class Columns:
         categories = dict(options.categories or {})
         by_name = bounds if isinstance(bounds, Mapping) else {}
         for_all = None if isinstance(bounds, Mapping) else bounds
-        columns = {*(options.features or ()), *options.drop, *categories, *by_name}
-        problems = [no_column(name, table) for name in sorted(columns - set(table), key=str)]
+        named = {*(options.features or ()), *options.drop, *categories, *by_name}
+        problems = [no_column(name, table) for name in sorted(named - set(table))]
         unused = {*options.excluded, *options.drop}
         every = [name for name in table if name not in unused]
         chosen = tuple(
