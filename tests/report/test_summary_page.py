@@ -1,17 +1,21 @@
 """Summary pages: their numbers are the plan's, uncharged reads are red, standards are filled from them."""
 
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sottovoce as sv
+from sottovoce._format import fixed, number
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report.inputs import read_input
 from sottovoce.report.page import build
 from sottovoce.report.rendering import value_text
 from sottovoce.report.sections import section_of
+from sottovoce.report.standards import nist, registry
 from sottovoce.report.summary_page import of_audit, of_plan, of_reconstruction, of_result, of_statement
 
 from .conftest import PLAN, results_of
@@ -40,6 +44,50 @@ def test_page_of_a_plan_shows_its_privacy_cost():
             assert (value is None) if u == v else value == pytest.approx(exact[u, v], abs=1e-12)
     (budget,) = page["budgets"]
     assert budget["left"] == pytest.approx(3.0 - averaging.epsilon(DELTA), abs=1e-8)
+
+
+CLINICS = {"learning_rate": 0.1, "clip_norm": 1.0, "noise_multiplier": 4.0, "batch_size": 50, "steps": 5}
+UNLIKE = [  # plans whose members lose unlike amounts, beside the protocol alone
+    sv.algorithms.ConsensusSGD(
+        sv.objectives.GLM(), protocol="masked", network="complete:6", sizes=(100, *[5000] * 5), **CLINICS
+    ),
+    sv.algorithms.ConsensusSGD(
+        sv.objectives.GLM(), protocol="masked", network="complete:6", weighting="sites",
+        sizes=(100, 500, 5000, 5000, 5000, 200), **CLINICS
+    ),
+    sv.PrivateAveraging("tree", network="path:6", noise_std=1.0, radius=0.5, noise_allocation="optimal"),
+    sv.PrivateAveraging("walk:12", network="ring:5", noise_std=1.0, radius=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unlike", UNLIKE, ids=lambda plan: plan.name)
+def test_a_page_quotes_the_guarantee_of_the_member_that_loses_most(unlike):
+    page, stated = of_plan(unlike), unlike.privacy()
+    worst = page["losses"][0]
+    assert (worst["who"], worst["epsilon"]) == ("worst member", stated.epsilon(DELTA))
+    assert f"epsilon {number(stated.epsilon(DELTA), 'epsilon')}" in page["answers"][0]["why"]
+    each = [unlike.privacy(user=u).epsilon(DELTA) for u in range(unlike.n)]
+    if worst["name"] != "any":
+        assert each[int(worst["name"].split()[-1])] == max(each) == pytest.approx(worst["epsilon"], rel=1e-9)
+    filled = {"name": "plan", "config": dict(unlike.describe()), "summary_page": page}
+    parameters = registry(filled)["deployment"]["privacy_loss"]["privacy_parameters"]
+    assert parameters["epsilon"] == stated.epsilon(DELTA)
+    assert fixed(stated.epsilon(DELTA), "epsilon") in nist(filled)[0]["answer"]
+
+
+def test_a_matrix_knows_the_noise_of_every_member():
+    uneven = UNLIKE[2]
+    values = of_plan(uneven)["matrix"]["values"]
+    for u, v in itertools.permutations(range(6), 2):
+        pair, local = uneven.privacy("pairwise", observer=v, user=u), uneven.privacy("local", user=u)
+        assert values[u][v] == pytest.approx((pair.mu / local.mu) ** 2, rel=1e-9)
+    assert values[0][2] == pytest.approx(10 / 11)
+    sites = of_plan(replace(UNLIKE[1], batch_size=None))["matrix"]["values"]
+    assert sites[0][1] > 0.7
+    assert sites[2][1] < 0.001
+    assert (
+        of_plan(UNLIKE[3])["matrix"] is None
+    )  # rows enter more than once: a share of one is no share of all
 
 
 @pytest.mark.parametrize(

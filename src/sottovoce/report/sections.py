@@ -107,6 +107,7 @@ def guarantee_row(
         "against": wording.stored_adversary(who, names, noun),
         "view": about.get("kind"),
         "count": about.get("count"),
+        "observers": list(about.get("observers") or ()),
         "what": stored.get("what", ""),
         "hides": hides,
         "adjacency": wording.adjacency(hides, about.get("user"), names=names, noun=noun),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,8 +20,9 @@ from sottovoce import __version__
 from sottovoce._format import percent
 from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
-from sottovoce.accounting.exact import exact_loss
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.coalitions import pair_shares
+from sottovoce.accounting.release import ReleaseKind, count_by_kind
 from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms.plan import Plan
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 MATRIX = 24  # members up to which the matrix fits on a page
 _STEPS = 64  # steps over which the shares of a long schedule are averaged
+_TRIED = 3  # members that the accountant is asked about to name the worst
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
 _USEFUL = {True: YES, False: NO, None: UNKNOWN}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
@@ -77,10 +80,7 @@ def of_plan(
     labels = [f"member {v}" for v in range(plan.n)] if names is None else [str(name) for name in names]
     stated = _stated(privacy.to_dict(delta), None if names is None else labels)
     shares, steps = _shares(plan)
-    losses = []
-    if shares is not None and not {"user", "observer"} & set(view):
-        losses = _member_losses(plan, shares, labels, view, delta)
-    losses = losses or [_loss(stated, "worst member", "any")]
+    losses = _member_losses(plan, shares, labels, view, stated)
     if stated["view"] not in ("local", "central"):
         local = plan.privacy("local") if local is None else local
         losses.append(_loss(_stated(local.to_dict(delta), labels), "against everybody", "any"))
@@ -297,26 +297,60 @@ def _sentence(text: str) -> str:
 
 
 def _member_losses(
-    plan: Plan, shares: np.ndarray, names: Sequence[str], view: Mapping[str, Any], delta: float
+    plan: Plan,
+    shares: np.ndarray | None,
+    names: Sequence[str],
+    view: Mapping[str, Any],
+    stated: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return what the worst and a typical member lose; nothing for a view that is of no one user."""
-    order = np.argsort(np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1), kind="stable")
-    members = {"worst member": int(order[-1]), "typical member": int(order[(plan.n - 1) // 2])}
-    try:
-        each = {who: plan.privacy(**view, user=u).to_dict(delta) for who, u in members.items()}
-    except ValueError:
-        return []
-    return [_loss(_stated(stored, names), who, names[members[who]]) for who, stored in each.items()]
+    """Return the stated loss, which is that of the worst member, with its name, and what a typical one loses.
+
+    The accountant has the numbers; shares and releases only say which members to ask it about. The worst has
+    no name where none of them is known to lose as much as stated, and a typical one is shown where all
+    release alike, so that the shares order the members.
+    """
+    if view.get("user") is not None:
+        return [_loss(stated, "named member", names[view["user"]])]
+    if shares is None or stated["observers"] or stated["view"] == "central":
+        return [_loss(stated, "worst member", "any")]
+
+    def loss_of(user: int) -> dict[str, Any]:
+        return _stated(plan.privacy(**view, user=user).to_dict(float(stated["delta"])), names)
+
+    kinds = [count_by_kind(plan.releases(u)) for u in range(plan.n)]
+    largest = np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1)
+    order = np.argsort(largest * list(map(_squared_loss, kinds)), kind="stable")
+    likely = order[: -_TRIED - 1 : -1].tolist()
+    largest_loss = float(stated["epsilon"])
+    worst = next((u for u in likely if math.isclose(float(loss_of(u)["epsilon"]), largest_loss)), None)
+    losses = [_loss(stated, "worst member", "any" if worst is None else names[worst])]
+    if all(kind == kinds[0] for kind in kinds):
+        typical = int(order[(plan.n - 1) // 2])
+        losses.append(_loss(loss_of(typical), "typical member", names[typical]))
+    return losses
+
+
+def _squared_loss(kinds: Counter[ReleaseKind]) -> float:
+    """Return about what an agent with these releases loses under local privacy, to compare agents by."""
+    return sum(
+        count * ((1.0 if kind.adjacency == "user" else kind.sample_rate) / kind.noise_to_sensitivity) ** 2
+        for kind, count in kinds.items()
+    )
 
 
 def _shares(plan: Plan) -> tuple[np.ndarray | None, int]:
-    """Return (n, n) the share of one step's local privacy, ``[user, observer]``, and over how many steps."""
-    if not plan.observation.exact_pairs or not 1 < plan.n <= 4 * MATRIX:
+    """Return (n, n) the share of the loss of one step, ``[user, observer]``, and over how many steps."""
+    if not 1 < plan.n <= 4 * MATRIX:
         return None, 0
     steps = min(plan.steps, _STEPS)
     times = Counter(plan.schedule(k) for k in range(steps))
-    leakage = [count * exact_loss(protocol) for protocol, count in times.items()]
-    return np.sum(leakage, axis=0) / steps, steps
+    total = np.zeros((plan.n, plan.n))
+    for protocol, count in times.items():
+        shares = pair_shares(plan, protocol)
+        if shares is None:
+            return None, 0
+        total += count * shares
+    return total / steps, steps
 
 
 def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict[str, Any] | None:
