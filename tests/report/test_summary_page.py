@@ -106,6 +106,32 @@ def test_verdict(options, answer, why):
     assert first["tone"] == ("good" if answer == "yes" else "bad")
 
 
+MASKED = sv.PrivateAveraging("masked", network="complete:5", noise_std=2.0, radius=0.5)
+CURATOR = sv.algorithms.DPGCD(
+    sv.objectives.GLM("logistic", dim=3), records=500, steps=5, clip_norm=1.0, noise_ratio=40.0
+)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "view", "covered", "missing"),
+    [
+        (MASKED, {"view": "outsider"}, ["The members themselves: they see more"], "on their way"),
+        (MASKED, {"view": "central"}, ["The members themselves, and whoever reads messages"], "urator"),
+        (MASKED, {"view": "network"}, ["Members who pool what they see: "], "or read what"),
+        (plan(), {"view": "network"}, ["Members who pool what they see, or read what others send"], "named"),
+        (plan(), {"view": "network", "observer": 1}, ["Members other than the observers named"], "urator"),
+        (plan(), {"view": "local"}, [], "embers"),
+        (plan(), {"view": "outsider"}, [], "embers"),  # it is the local guarantee, which covers all others
+        (CURATOR, {"view": "central"}, ["The curator who holds the records"], "embers"),
+    ],
+)
+def test_what_is_not_covered_follows_from_plan_and_view(averaging, view, covered, missing):
+    lines = of_plan(averaging, adversary=view)["not_covered"]
+    for start in covered:
+        assert any(line.startswith(start) for line in lines)
+    assert not any(missing in line for line in lines)
+
+
 def test_weak_guarantee_is_not_called_private():
     first = of_plan(plan(noise=0.05))["answers"][0]
     assert first["answer"] == "no"

@@ -30,6 +30,9 @@ NO_PRIVACY = (
     "No noise is added: this is a run without privacy; use it only to compare, on records that may be public."
 )
 
+CURATOR = "the curator who holds the records is trusted"  # assumed by guarantees about a curator's results
+_SEE_MORE = "they see more, and the view network, colluders or local says what"
+
 _WITHOUT_OBSERVERS = {
     "central": "anyone who sees the released output",
     "local": "all others with their keys and noise",
@@ -141,26 +144,41 @@ def not_covered(
     kind: str,
     adjacency: str,
     *,
+    label: str = "exact",
     count: int | None = None,
+    named: bool = False,
     accepted: Iterable[str] = (),
     assumptions: Iterable[str] = (),
     simulated: bool = False,
     has_ledger: bool = False,
 ) -> list[str]:
-    """Return what a guarantee does not protect against, for the page that an officer signs, worst first."""
-    limits = [exception(name) for name in accepted]
+    """Return what a guarantee does not protect against, for the page that an officer signs, worst first.
+
+    A guarantee with the label ldp holds against all others under any view; with another label the view says
+    who is left out (``named``: all but named observers), and the assumptions whom it trusts.
+    """
+    limits, assumed = [exception(name) for name in accepted], list(assumptions)
     if simulated:
         limits.append("The noise can be reproduced from a public seed: it protects nobody.")
-    if kind in ("network", "pairwise"):
-        limits.append("Members who pool what they see: for them only the local guarantee holds.")
-    elif kind == "colluders":
-        many = "More members than the guarantee covers" if count is None else f"More than {count} members"
-        limits.append(f"{many} who pool what they see: for them only the local guarantee holds.")
-    elif kind == "central":
-        limits.append("The curator who holds the records, and whoever reads messages on their way.")
+    if CURATOR in assumed:
+        limits.append("The curator who holds the records, and whoever reads what reaches the curator.")
+    elif label != "ldp":
+        taps = "" if any(" tap" in line for line in assumed) else ", or read what others send each other"
+        if kind in ("network", "pairwise"):
+            limits.append(f"Members who pool what they see{taps}: for them only the local guarantee holds.")
+        elif kind == "colluders":
+            many = "More members than the guarantee covers" if count is None else f"More than {count} members"
+            limits.append(f"{many} who pool what they see{taps}: for them only the local guarantee holds.")
+        elif kind in ("central", "outsider"):
+            also = ", and whoever reads messages on their way" if kind == "central" else ""
+            limits.append(f"The members themselves{also}: {_SEE_MORE}.")
+        if named:
+            limits.append(
+                "Members other than the observers named here: the view network or local covers them."
+            )
     if adjacency != "user":
         limits.append("People with several records: one record is protected, not the whole person.")
-    if any("honest but curious" in line for line in assumptions):
+    if any("honest but curious" in line for line in assumed):
         limits.append("Members who do not follow the protocol: they are taken to be honest but curious.")
     if not has_ledger:
         limits.append("Other studies on the same records cost extra and are not counted here.")

@@ -233,7 +233,9 @@ def _scope(
         "not_covered": wording.not_covered(
             stated["view"],
             stated["hides"],
+            label=stated["label"],
             count=stated["count"],
+            named=bool(stated["observers"]),
             accepted=accepted,
             assumptions=stated["assumptions"],
             simulated=simulated,
