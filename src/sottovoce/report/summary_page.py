@@ -26,6 +26,8 @@ from sottovoce.accounting.release import ReleaseKind, count_by_kind
 from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.registry import algorithm
+from sottovoce.errors import ConfigError
 from sottovoce.objectives.trivial import comparison
 from sottovoce.report.rendering import environment
 from sottovoce.report.sections import guarantee_row
@@ -39,6 +41,7 @@ _TRIED = 3  # members that the accountant is asked about to name the worst
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
 _USEFUL = {True: YES, False: NO, None: UNKNOWN}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
+_DISTRIBUTION = {"gaussian": "Gaussian", "laplace": "Laplace", "noisy-max": "Laplace"}
 _STATED = ("view", "adjacency", "label", "mu", "assumptions")
 Lifetime = Sequence[Mapping[str, Any]]
 
@@ -90,7 +93,9 @@ def of_plan(
         title or plan.name,
         [_private(stated, uncharged, limit), useful],
         {"plan": _digest(plan.describe())},
-        members=[{"name": name} for name in labels[:200]],
+        members=[] if plan.central else [{"name": name} for name in labels[:200]],
+        noise=_noise_of(plan),
+        holder=_holder(plan.describe()),
         **_scope(stated, uncharged, ledger=bool(lifetime)),
         losses=losses,
         matrix=_matrix(shares, labels, steps),
@@ -155,6 +160,8 @@ def of_statement(
         [_private(stated, accepted, limit, simulated=simulated), finished],
         head | {"run": str(statement["run_id"])},
         members=[{"name": member}],
+        noise="Gaussian",  # the only noise that peers draw
+        holder=_holder(statement),
         **_scope(stated, accepted, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
         incidents=[str(line) for line in statement.get("incidents") or ()],
@@ -193,6 +200,8 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
         [_private(stated, accepted, limit, simulated=simulated), _answer("Useful?", answer, why)],
         {"result": _digest({key: value for key, value in result.items() if key != "summary_page"})},
         members=[{"name": str(name)} for name in names or ()][:200],
+        noise=_noise_in(rows),
+        holder=_holder({"algorithm": result["name"], **config}),
         **_scope(stated, accepted, simulated=simulated),
         losses=[_loss(each, each["against"]) for each in [stated, *(one for one in shown if one != stated)]],
         budgets=_budgets((), "this run", stated, limit, delta),
@@ -272,7 +281,17 @@ def _page(
     today = {"date": datetime.now(UTC).date().isoformat(), "version": __version__}
     head = {"kind": kind, "purpose": purpose, "answers": answers, "marks": {**marks, **today}}
     page: dict[str, Any] = to_jsonable(
-        {**head, **empty, **words, "matrix": None, "hides_member": None, "stated": None, **parts}
+        {
+            **head,
+            **empty,
+            **words,
+            "matrix": None,
+            "hides_member": None,
+            "stated": None,
+            "noise": "",
+            "holder": "",
+            **parts,
+        }
     )
     return page
 
@@ -296,6 +315,36 @@ def is_simulated(about: Mapping[str, Any]) -> bool:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _noise_of(plan: Plan) -> str:
+    """Return the distributions that the noise of a plan is drawn from, in words; "none" without noise."""
+    drawn = (r for u in range(plan.n) for r in plan.releases(u) if r.noise_std)
+    return " and ".join(sorted({_DISTRIBUTION[release.mechanism] for release in drawn})) or "none"
+
+
+def _noise_in(guarantees: Iterable[Mapping[str, Any]]) -> str:
+    """Return the same for stored guarantees, by the parts of their curves; "" where they have none."""
+    curves = [g["curve"] for g in guarantees]
+    for curve in curves:  # grows by the curves inside a curve
+        curves += [*curve.get("others", ()), *curve.get("bounds", ())]
+    parts = [part for curve in curves for part in curve["parts"]]
+    if any(part["kind"] in ("laplace", "pure") for part in parts):
+        return "Laplace"
+    return "" if not parts else "none" if all(part.get("mu") == "inf" for part in parts) else "Gaussian"
+
+
+def _holder(config: Mapping[str, Any]) -> str:
+    """Return who adds the noise of an algorithm: members, server (its clients), token, curator, or ""."""
+    try:
+        plan_class = algorithm(str(config.get("algorithm")))
+    except ConfigError:  # of a package that is not installed here
+        return ""
+    if plan_class.central:
+        return "curator"
+    if plan_class.sequential or config.get("protocol") == "walk":
+        return "token"
+    return "server" if plan_class.network_optional and not config.get("protocol") else "members"
 
 
 def _member_losses(
