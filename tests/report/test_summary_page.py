@@ -199,6 +199,22 @@ def test_a_plan_is_judged_against_a_budget_that_it_has(budget, words, tmp_path):
     assert section_of(read_input(tmp_path / "plan.toml")).lead.startswith(words)
 
 
+def test_a_plan_with_a_seed_is_a_simulation_that_protects_nobody(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(PLAN + "[noise]\nseed = 1\n", encoding="utf-8")
+    result = read_input(file)
+    assert (result["metrics"]["private"], result["metrics"]["feasible"]) == (False, True)
+    private = result["summary_page"]["answers"][0]
+    assert private["answer"] == "no"
+    assert result["metrics"]["verdict"].endswith(private["why"].partition(", but")[2])
+    assert private["why"].endswith("but the noise is drawn from a seed: a simulation protects nobody.")
+    assert any("protects nobody" in line for line in result["summary_page"]["not_covered"])
+    assert "simulation" in nist(result)[7]["answer"]
+    assert nist(result)[7]["topic"] == "Implementation"
+    file.write_text(PLAN.replace("epsilon = 8.0", "epsilon = 0.1") + "[noise]\nnoise_std = 1.0\nseed = 1\n")
+    assert "more than the budget of 0.1, but the noise" in read_input(file)["metrics"]["verdict"]
+
+
 def test_the_guarantees_of_a_plan_have_the_names_of_its_file(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN + 'view = "colluders"\ncolluders = [1, 3]\n', encoding="utf-8")
     result = read_input(tmp_path / "plan.toml")

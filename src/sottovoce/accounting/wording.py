@@ -107,7 +107,7 @@ def private(
     """Return whether something is private (yes, no, only in part) and why, in a sentence.
 
     ``best`` is how often the best guess is right, ``limit`` the budget, ``accepted`` what was accepted by
-    name and is not in the guarantee; ``simulated`` says that the noise was drawn from a seed.
+    name and is not in the guarantee; ``simulated`` says that the noise is drawn from a seed.
     """
     if label not in ("ldp", "exact"):
         weaker = "take the view local, or a plan over exact consensus"
@@ -117,10 +117,12 @@ def private(
     shown, allowed = (number(epsilon, "epsilon"), "") if limit is None else compared(epsilon, limit)
     loss = f"epsilon {shown} at delta {number(delta, 'delta')} against {against}"
     spent = f"{subject} spends {loss}"
+    exceeds = limit is not None and epsilon > limit
     if simulated:
-        seeded = "the noise was drawn from a seed: a simulation protects nobody"
-        return NO, f"{subject} would spend {loss}, but {seeded}."
-    if limit is not None and epsilon > limit:
+        over = f", more than the budget of {allowed}" if exceeds else ""
+        seeded = "the noise is drawn from a seed: a simulation protects nobody"
+        return NO, f"{subject} would spend {loss}{over}, but {seeded}."
+    if exceeds:
         return NO, f"{spent}, more than the budget of {allowed}; more noise or fewer steps lower it."
     if best > CERTAIN:
         return NO, f"{spent}: a true bound, but so weak that an observer may be all but certain."

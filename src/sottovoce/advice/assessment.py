@@ -60,6 +60,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         loaded.privacy.best_guess,
         limit=None if budget is None else budget.epsilon,
         accepted=accepted,
+        simulated=loaded.simulates,
         subject="The plan",
     )
     assessment |= {"private": answer == YES, "private_in_words": answer, "verdict": why}

@@ -59,13 +59,15 @@ def of_plan(
     privacy: Guarantee | None = None,
     local: Guarantee | None = None,
     use: Mapping[str, Any] | None = None,
+    simulated: bool = False,
 ) -> dict[str, Any]:
     """Return the summary page of a plan that has not run yet.
 
     ``names`` are those of the members; ``delta``, ``limit`` and ``adversary`` the budget; ``accepted`` what
     is read of private records and not charged, by name; ``lifetime`` rows of `LifetimeLedger.forecast`, where
     this is about one member. ``privacy``, ``local`` and ``use`` (the plan's assessment, which says whether
-    the answer is of use) are computed where they are not known.
+    the answer is of use) are computed where they are not known. ``simulated`` says that the noise is drawn
+    from a seed.
 
     Examples
     --------
@@ -91,12 +93,12 @@ def of_plan(
     return _page(
         "plan",
         title or plan.name,
-        [_private(stated, uncharged, limit), useful],
+        [_private(stated, uncharged, limit, simulated=simulated), useful],
         {"plan": _digest(plan.describe())},
         members=[] if plan.central else [{"name": name} for name in labels[:200]],
         noise=_noise_of(plan),
         holder=_holder(plan.describe()),
-        **_scope(stated, uncharged, ledger=bool(lifetime)),
+        **_scope(stated, uncharged, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
         matrix=_matrix(shares, labels, steps),
         budgets=_budgets(lifetime, "this plan", stated, limit, delta),
