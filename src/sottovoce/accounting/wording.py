@@ -38,36 +38,39 @@ _WITHOUT_OBSERVERS = {
     "local": "all others with their keys and noise",
     "outsider": "anyone who taps every link and holds no key",
 }
-_EXACT = (
-    "a proven upper bound for this named adversary, computed from what it sees; for averaging and exact "
-    "consensus it is the loss itself if the schedule is fixed, noise is drawn once, and nothing is sampled "
-    "or rounded up"
-)
-_CONDITIONAL = "an upper bound for the linear system; not proven for the training run"
-_LABELS = {
-    "ldp": "local differential privacy: the node's own noise protects it even if all others collude",
-    "exact": _EXACT,
-    "conditional": _CONDITIONAL,
-    "published": "a formula as printed: not a guarantee",
-}
-LABELS = tuple(_LABELS)
-# the same for somebody who reads one page and no paper
-_VERDICTS = {
-    "ldp": ("Guarantee", "Holds even if all others act together, with their keys and noise."),
-    "exact": ("Guarantee", f"{_EXACT[0].upper()}{_EXACT[1:]}."),
-    "conditional": ("Not a guarantee", f"{_CONDITIONAL[0].upper()}{_CONDITIONAL[1:]}."),
-    "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
+# what the label of a number says about how it is known, and whether it is a guarantee
+LABELS = {
+    "ldp": (
+        "local differential privacy: holds whatever all others see or do together, with their keys and noise",
+        True,
+    ),
+    "exact": (
+        "a proven upper bound for this named adversary, computed from what it sees; the loss itself only for "
+        "averaging and exact consensus over a fixed schedule, where noise is drawn once and nothing is "
+        "sampled or rounded up",
+        True,
+    ),
+    "conditional": ("an upper bound for the linear system; not proven for the training run", False),
+    "published": ("a formula as printed in a paper: no guarantee, and it can understate the loss", False),
 }
 
 
 def label(name: str) -> str:
     """Return what a label says about how a number is known."""
-    return _LABELS[name]
+    return LABELS[name][0]
+
+
+def is_guarantee(name: str) -> bool:
+    """Return whether a number with this label is a guarantee, which may be checked against a budget."""
+    return LABELS.get(name, ("", False))[1]
 
 
 def verdict(name: str) -> tuple[str, str]:
     """Return whether a label is a guarantee, and what it means, for a reader of reports."""
-    return _VERDICTS.get(name, ("Unknown", "This label is not known to this version."))
+    if name not in LABELS:
+        return "Unknown", "This label is not known to this version."
+    meaning = label(name)
+    return "Guarantee" if is_guarantee(name) else "Not a guarantee", f"{meaning[0].upper()}{meaning[1:]}."
 
 
 def uncharged(name: str) -> str:
@@ -109,7 +112,7 @@ def private(
     ``best`` is how often the best guess is right, ``limit`` the budget, ``accepted`` what was accepted by
     name and is not in the guarantee; ``simulated`` says that the noise is drawn from a seed.
     """
-    if label not in ("ldp", "exact"):
+    if not is_guarantee(label):
         weaker = "take the view local, or a plan over exact consensus"
         return NO, f"The number for this view is {label}, not a guarantee, and accepts no budget; {weaker}."
     if math.isinf(epsilon) and limit in (None, math.inf):

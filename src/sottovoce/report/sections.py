@@ -344,7 +344,7 @@ def audit(result: StoredResult) -> Section:
         for name, a in values["audits"].items()
     ]
     refuted = [k for k, a in enumerate(audits) if a["refuted"]]
-    ours = [audits[k]["view"] for k in refuted if audits[k]["label"] in ("ldp", "exact")]
+    ours = [audits[k]["view"] for k in refuted if wording.is_guarantee(audits[k]["label"])]
     lead = words["lead"].format(**values)
     lead += words["refuted"].format(ours=", ".join(ours)) if ours else words["holds"]
     if len(refuted) > len(ours):

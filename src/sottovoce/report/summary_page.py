@@ -220,7 +220,7 @@ def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
 def of_audit(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary page of an audit: whether a claim was refuted."""
     refuted = {name: a["label"] for name, a in facts["audits"].items() if a["refuted"]}
-    ours = [name for name, label in refuted.items() if label in ("ldp", "exact")]
+    ours = [name for name, label in refuted.items() if wording.is_guarantee(label)]
     return _from_template("audit", facts, ours=ours, printed=[name for name in refuted if name not in ours])
 
 
