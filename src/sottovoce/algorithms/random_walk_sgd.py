@@ -4,10 +4,10 @@ r"""Random-walk SGD: the holder of a token takes one noisy step and passes the t
 
 References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
-Departures: a public path (peers, networks) is accounted as it is: an agent pays for its own visits. At record
-level batches are Poisson and clipped record by record. On a secret path, drawn during the run, the pairwise
-guarantee is that of the path accountant (`accounting.observation.random_walk`), which needs no condition on
-the noise.
+Departures: a public path (peers, neural nets) is accounted as it is: an agent pays for its own visits. At
+record level batches are Poisson and clipped record by record. On a path drawn during the run (``path="secret"``) the
+pairwise guarantee is that of the path accountant (`accounting.observation.random_walk`), which needs no
+condition on the noise and lets observers know the whole path, once it is drawn.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ class RandomWalkSGD(GradientPlan):
     Parameters
     ----------
     path : ``"public"``: drawn from the public ``seed``, or given as one node per step: everybody knows it
-        before the run. ``"secret"``: drawn during the run, at user level, for linear models simulated in one
-        process; the plan is then a `SecretWalkSGD`.
-    cap : contributions per node, all tokens together; beyond it a holder adds noise only (secret paths).
-    tokens : independent tokens, whose models are averaged in the end (secret paths).
-    feature_norm : public bound on |x|, for pairwise guarantees that use convexity (secret paths).
+        before the run. ``"secret"``: drawn during the run, so that nobody knows it before, and nobody has to
+        keep it from others after; at user level, for linear models simulated in one process. The plan is then
+        a `SecretWalkSGD`.
+    cap : contributions per node, all tokens together; beyond it a holder adds noise only (drawn paths).
+    tokens : independent tokens, whose models are averaged in the end (drawn paths).
+    feature_norm : public bound on |x|, for pairwise guarantees that use convexity (drawn paths).
     final_public : whether the last holder hands the model to everybody. If not, every node keeps the model
-        it saw last; with a secret path such a plan can be accounted but not run here, because the result of a
+        it saw last; with a drawn path such a plan can be accounted but not run here, because the result of a
         run would hand the model out.
 
     Guarantees
@@ -205,7 +206,7 @@ def _drawn_path(network: Network, steps: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True, repr=False)
 class SecretWalkSGD(RandomWalkSGD):
-    """SGD carried by tokens on secret paths, simulated in one process; one row per token.
+    """SGD carried by tokens on paths drawn during the run, simulated in one process; one row per token.
 
     Guarantees
     ----------
@@ -223,15 +224,15 @@ class SecretWalkSGD(RandomWalkSGD):
     def _check_sampling(self) -> None:
         if self.adjacency != "user" or self.batch_size is not None or self.sample_rate is not None:
             raise InvalidInput(
-                'a walk on a secret path is accounted at user level with all records; give adjacency="user" '
-                "and no batch_size."
+                'a walk with path="secret" is accounted at user level with all records; give '
+                'adjacency="user" and no batch_size.'
             )
 
     def _check_path(self) -> None:
         if not isinstance(self.objective, GLM):
-            raise InvalidInput("a secret path is for linear models; networks walk a public one.")
+            raise InvalidInput('path="secret" is for linear models; neural nets walk a public path.')
         if isinstance(self.noise_multiplier, tuple):
-            raise InvalidInput("a secret path takes one noise multiplier for all nodes.")
+            raise InvalidInput('path="secret" takes one noise multiplier for all nodes.')
         if self.feature_norm is None:
             return
         beta = self.objective.smoothness(self.feature_norm)
@@ -268,7 +269,7 @@ class SecretWalkSGD(RandomWalkSGD):
     def schedule(self) -> Schedule:
         """The schedule of the runner: every token has one row, and the rows are never mixed.
 
-        It says nothing of the path, which is drawn during the run and kept secret.
+        It says nothing of the path, which is drawn during the run.
         """
         return self._schedule(TokenPass(self.tokens, 0, []))
 
@@ -282,7 +283,7 @@ class SecretWalkSGD(RandomWalkSGD):
     def prepared(self, data: object) -> Any:
         if not self.final_public:
             raise InvalidInput(
-                "the result of a run hands the model out, so a secret path with final_public=False can be "
+                'the result of a run hands the model out, so path="secret" with final_public=False can be '
                 "accounted but not run; take final_public=True."
             )
         records = super().prepared(data)
@@ -297,7 +298,7 @@ class SecretWalkSGD(RandomWalkSGD):
 
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> RandomWalkMechanism:
         if list(agents) != list(range(self.n)):
-            raise InvalidInput('a walk on a secret path runs in one process; peers take path="public".')
+            raise InvalidInput('a walk with path="secret" runs in one process; peers take path="public".')
         return self._mechanism(RandomWalkMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: RandomWalkMechanism, start: np.ndarray) -> Algorithm:  # type: ignore[override]
