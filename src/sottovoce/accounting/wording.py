@@ -136,7 +136,7 @@ def private(
 
 
 def learned(share: float, best: float) -> str:
-    """Return in words what an observer learns of a user: a share of local privacy, and its best guess."""
+    """Return in words what an observer learns of a user: a share of the squared loss, and its best guess."""
     right = f"the best guess is right {guess(best)}"
     if share <= 0:
         return f"nothing: {right}"

@@ -24,7 +24,9 @@ EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")  # Okabe and Ito
 INK = "#010203"  # replaced by the color of the page's text
-SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")  # share of local privacy lost, from 0 to 1
+SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")  # of `SHARE`, from 0 to 1
+# what h is a share of: a quarter of it is half of mu, and about half of epsilon
+SHARE = "share of the squared loss (mu²)"
 _INKED = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color", "axes.titlecolor")
 SETTINGS: Any = dict.fromkeys(_INKED, INK) | {
     "svg.fonttype": "none",
@@ -42,14 +44,14 @@ _MARK = "figure-id-"
 
 @cache
 def loss_scale() -> LinearSegmentedColormap:
-    """Return the color scale of a share of local privacy lost."""
+    """Return the color scale of a share of the squared loss."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("loss", SCALE)
 
 
 def loss_color(share: float) -> str:
-    """Return the color of a share of local privacy lost."""
+    """Return the color of a share of the squared loss."""
     from matplotlib.colors import to_hex
 
     return str(to_hex(loss_scale()(min(1.0, max(0.0, float(share))))))
@@ -103,7 +105,7 @@ def graph_picture(
     observers: Sequence[int] = (),
     labels: Sequence[str] | None = None,
     title: str = "network",
-    scale_label: str | None = "share of local privacy lost",
+    scale_label: str | None = SHARE,
 ) -> str:
     """Return the network, every node colored by a value in [0, 1]; without ``scale_label`` no color scale."""
     position = layout(edges, len(values))
