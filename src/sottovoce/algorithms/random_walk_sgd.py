@@ -5,9 +5,10 @@ r"""Random-walk SGD: the holder of a token takes one noisy step and passes the t
 References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
 Departures: a public path (peers, neural nets) is accounted as it is: an agent pays for its own visits. At
-record level batches are Poisson and clipped record by record. On a path drawn during the run (``path="secret"``) the
-pairwise guarantee is that of the path accountant (`accounting.observation.random_walk`), which needs no
-condition on the noise and lets observers know the whole path, once it is drawn.
+record level batches are Poisson and clipped record by record. On a path drawn during the run
+(``path="secret"``) the pairwise guarantee is that of the path accountant
+(`accounting.observation.random_walk`), which needs no condition on the noise and lets observers know the
+whole path, once it is drawn.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict
         return None
     over = "" if steps == 1 else f", mean of {steps} steps"
     what = (
-        "Row: whose data. Column: who looks. Share of the squared loss (mu²): a quarter of it is about half of "
+        "Row: whose data. Column: who looks. Share of the squared loss (mu²): a quarter is about half of "
         "epsilon. 0: learns nothing. 1: sees that member's noisy numbers in full"
     )
     values = [[None if u == v else float(x) for v, x in enumerate(row)] for u, row in enumerate(shares)]
