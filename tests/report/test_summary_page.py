@@ -10,7 +10,9 @@ import pytest
 import sottovoce as sv
 from sottovoce._format import fixed, number
 from sottovoce.accounting import wording
-from sottovoce.errors import DataError
+from sottovoce.errors import ConfigError, DataError
+from sottovoce.peers.agreement import example_agreement
+from sottovoce.report.explorer.model import open_plan
 from sottovoce.report.inputs import read_input
 from sottovoce.report.page import build
 from sottovoce.report.rendering import value_text
@@ -166,6 +168,21 @@ def test_an_unsigned_or_changed_agreement_says_so(inputs, tmp_path):
     (result,) = results_of([tmp_path / "changed.toml"], tmp_path)
     assert result["summary_page"]["answers"][-1]["answer"] == "no"
     assert [member["signed"] for member in result["summary_page"]["members"]] == [False, False]
+
+
+def test_an_agreement_that_may_leave_out_exchanges_states_the_local_guarantee_only(tmp_path):
+    file, _ = example_agreement(tmp_path)
+    (known,) = results_of([file], tmp_path)
+    assert known["summary_page"]["matrix"] is not None
+    assert {row["adversary"]["kind"] for row in known["guarantees"]} == {"local", "network"}
+    text = file.read_text().replace("[budget]", '[timing]\nlate = "drop"\ndeadline = 30.0\n\n[budget]', 1)
+    file.write_text(text)
+    (drops,) = results_of([file], tmp_path)
+    assert drops["summary_page"]["matrix"] is None
+    assert {row["adversary"]["kind"] for row in drops["guarantees"]} == {"local"}
+    assert {row["label"] for row in drops["summary_page"]["losses"]} == {"ldp"}
+    with pytest.raises(ConfigError, match="may leave out exchanges"):
+        open_plan(file)
 
 
 def test_statements_with_uncharged_reads_are_red():

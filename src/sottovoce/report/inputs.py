@@ -134,7 +134,9 @@ def agreement_result(agreement: Agreement, member_directory: MemberDirectory | N
     if member_directory is not None:
         charge = member_directory.charge_of(agreed_run, agreement.index(member_directory.name))
         lifetime = member_directory.lifetime_ledger.forecast(charge)
-    guarantees = [plan.privacy("local"), *([plan.privacy()] if plan.n > 1 else [])]
+    guarantees = [plan.privacy("local")]
+    if plan.n > 1 and agreement.timing.late == "wait":  # an exchange left out can tell a neighbor more
+        guarantees.append(plan.privacy())
     names = [member.name for member in agreement.members]
     metrics = {
         "title": agreement.title,

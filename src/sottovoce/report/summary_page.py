@@ -129,6 +129,8 @@ def of_agreement(
     missing = [str(member["name"]) for member in members if not member["signed"]]
     why = "By every member." if not missing else f"Not by {', '.join(missing)}."
     page["answers"].append(_answer("Signed?", NO if missing else YES, why))
+    if agreement.timing.late != "wait":
+        page["matrix"] = None  # an exchange left out can tell a neighbor more than the schedule does
     del page["marks"]["plan"]
     marks = {"run": agreement.run_id.hex()} | page["marks"]
     return page | {"kind": "agreement", "members": members, "marks": marks}

@@ -164,6 +164,11 @@ def open_plan(path: Path) -> Opened:
         from sottovoce.peers.agreement import read_agreement
 
         agreement = read_agreement(path)
+        if agreement.timing.late != "wait":
+            raise ConfigError(
+                f"Peers of {path.name} may leave out exchanges, which can tell a neighbor more than the "
+                "schedule does, so only the local guarantee holds; sottovoce peer check prints it."
+            )
         network = replace(agreement.network, node_names=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
         return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
