@@ -6,6 +6,7 @@ import pytest
 from tests.accounting.small_plans import NOBODY, SEES, D, every, plan_of
 
 import sottovoce as sv
+from sottovoce.accounting.guarantee import Adversary
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
 from sottovoce.errors import InvalidInput
@@ -77,3 +78,17 @@ def test_account_each_equals_account_of_plans(name, observers):
 def test_account_each_of_gossip_over_one_and_two_steps():
     assert {g.label for g in account_each(PLANS["gossip once"], [0]).values()} == {"exact"}
     assert {g.label for g in account_each(PLANS["gossip"], [0]).values()} == {"ldp"}
+
+
+def test_an_adversary_names_view_observers_and_user():
+    plan = sv.PrivateAveraging("tree", network="path:5", noise_std=1.0, radius=0.5)
+    for guarantee in (
+        plan.privacy("pairwise", observer=0, user=3),
+        plan.privacy("colluders", colluders=[0, 1]),
+        plan.privacy("colluders", colluders=2),
+        plan.privacy("network", observer=2),
+        plan.privacy("local", user=1),
+    ):
+        assert account(plan, guarantee.adversary) == guarantee
+    with pytest.raises(InvalidInput, match="names observers and user itself"):
+        account(plan, Adversary("network"), observer=1)

@@ -1,4 +1,4 @@
-"""Shares of a step's squared loss that observers obtain, with each agent's own noise, for pages and pictures."""
+"""Shares of a step's squared loss that observers obtain, with each agent's own noise, for pages."""
 
 from __future__ import annotations
 
