@@ -134,7 +134,7 @@ class LearningView(GaussianView):
         """Return (n,) upper bounds on the loss of any change of at most one unit in each step, per user.
 
         They bound max sum H[s, t] <d_s, d_t> over unit vectors d, and are exact where H has no negative
-        entry. Never above the number of steps, which is the local-privacy value.
+        entry. No bound exceeds the number of steps, which is the loss under local privacy.
         """
         bounds = np.zeros(self.n)
         for u in range(self.n):
