@@ -49,7 +49,7 @@ def loss_by_distance(path: Path) -> Path:
             drawing.error_bars(panels[0], range(1, 7), values, None, k, name, paper="published" in name)
         drawing.names(
             panels[0], "hops between two clinics (4 x 4 grid, 8 rounds, mean over pairs)",
-            "share of local privacy lost", xticks=range(1, 7), ylim=(0, 1.08),
+            "share of the squared loss (mu²)", xticks=range(1, 7), ylim=(0, 1.08),
         )  # fmt: skip
     figure.patch.set_facecolor("white")
     return drawing.save(figure, path)

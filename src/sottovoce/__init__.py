@@ -1,4 +1,7 @@
-"""Sottovoce: private learning without a server, with an exact account of what was revealed to whom."""
+"""Sottovoce: private learning without a server, with a proven bound on what was revealed to whom.
+
+The bound is exact where every step ends in consensus, the schedule is fixed and nothing is sampled.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROUNDING: Mapping[Quantity, str] = {
     "delta": ROUND_CEILING,
     "mu": ROUND_CEILING,
     "loss": ROUND_CEILING,  # any other privacy loss
-    "share": ROUND_CEILING,  # of local privacy that is lost
+    "share": ROUND_CEILING,  # of the squared loss (mu squared) under local privacy
     "best guess": ROUND_CEILING,
     "spent": ROUND_CEILING,  # spent before, added, together
     "lower bound": ROUND_FLOOR,  # shown by an audit or an attack

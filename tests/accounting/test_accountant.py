@@ -6,6 +6,7 @@ import pytest
 from tests.accounting.small_plans import NOBODY, SEES, D, every, plan_of
 
 import sottovoce as sv
+from sottovoce.accounting.guarantee import Adversary
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
 from sottovoce.errors import InvalidInput
@@ -73,3 +74,17 @@ def test_account_each_equals_account_of_plans(name, observers):
         assert guarantee.label == alone.label
         assert guarantee.epsilon(1e-5) == pytest.approx(alone.epsilon(1e-5), rel=1e-9, abs=1e-12)
         assert str(guarantee.adversary) == str(alone.adversary)
+
+
+def test_an_adversary_names_view_observers_and_user():
+    plan = sv.PrivateAveraging("tree", network="path:5", noise_std=1.0, radius=0.5)
+    for guarantee in (
+        plan.privacy("pairwise", observer=0, user=3),
+        plan.privacy("colluders", colluders=[0, 1]),
+        plan.privacy("colluders", colluders=2),
+        plan.privacy("network", observer=2),
+        plan.privacy("local", user=1),
+    ):
+        assert account(plan, guarantee.adversary) == guarantee
+    with pytest.raises(InvalidInput, match="names observers and user itself"):
+        account(plan, Adversary("network"), observer=1)

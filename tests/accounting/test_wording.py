@@ -1,6 +1,7 @@
 """Guarantees in words: never below the truth."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,14 @@ def test_what_is_not_covered_follows_from_the_statement():
     assert "protects nobody" in lines[1]
     assert "More than 2 members" in wording.not_covered("colluders", "user", count=2, has_ledger=True)[0]
     assert wording.not_covered("local", "user", has_ledger=True) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/privacy.md"])
+def test_tables_of_labels_are_the_one_table(page):
+    shown = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    rows = [f"| `{name}` | {wording.label(name)} | " for name in wording.LABELS]
+    yes_or_no = ["yes |" if wording.is_guarantee(name) else "no |" for name in wording.LABELS]
+    assert "\n".join(map("".join, zip(rows, yes_or_no, strict=True))) in shown
 
 
 def test_best_guesses_in_words_are_never_below_the_truth():

@@ -9,6 +9,7 @@ import pytest
 from tests.algorithms.toys import COMMON, DELTA, FOUR, RING, N, Stop, blobs, net, shards
 
 import sottovoce as sv
+from sottovoce.accounting.guarantee import PUBLIC_RECORD_COUNT
 from sottovoce.algorithms import (
     DPDSGD,
     DPDSGT,
@@ -139,3 +140,12 @@ def test_unvisited_member_gets_the_largest_noise():
     assert noises[3] == max(noises) == noises[1]  # visited twice
     assert noises[0] == noises[2] < noises[1]
     assert walk.epsilon(1e-5, "local") == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_number_of_records_is_assumed_public_only_where_divisors_and_rates_follow_it():
+    common = {"network": "ring:4", "steps": 2, "clip_norm": 1.0, "noise_multiplier": 2.0, "batch_size": 5}
+    stated = ConsensusSGD(GLM(), sizes=[20] * 4, **common)
+    independent = ConsensusSGD(GLM(), sample_rate=0.25, **common)
+    assert stated.privacy("local").curve == independent.privacy("local").curve
+    assert PUBLIC_RECORD_COUNT in stated.privacy("local").assumptions
+    assert not any("number of records" in line for line in independent.privacy("local").assumptions)

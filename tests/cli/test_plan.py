@@ -73,7 +73,7 @@ def test_plan_and_compare_mean_the_same_by_error(call, tmp_path):
 
 def test_training_that_hides_members_gets_a_suggestion(call, tmp_path):
     plan = BUDGETED_TRAINING.format(protocol="masked", adjacency="user", steps=20, epsilon=1.0)
-    (tmp_path / "plan.toml").write_text(plan)
+    (tmp_path / "plan.toml").write_text(plan.replace("seed = 1\n", ""))
     answer = call("plan", "plan.toml")
     text = " ".join(answer.out.split())
     assert "Private: only in part; useful: no." in text
@@ -83,7 +83,7 @@ def test_training_that_hides_members_gets_a_suggestion(call, tmp_path):
     assert "{" not in answer.out  # no tables of the program's own in prose
     (tmp_path / "record.toml").write_text(plan.replace('"user"', '"add-remove"'))
     better = call("plan", "record.toml", "--json").json
-    assert better["useful"] is True
+    assert (better["useful"], better["private"]) == (True, False)  # its noise is drawn from a seed
     assert better["hides"].startswith("a single record")
     assert better["score"]["mean"] > 0.7
     ran = call("train", "record.toml", "--json").json

@@ -190,7 +190,7 @@ def test_a_fit_shows_its_budget_its_score_and_the_budgets_view(tmp_path):
     check_page(result, shown)
     private, useful = result["summary_page"]["answers"]
     assert "against all others with their keys and noise" in private["why"]
-    assert "drawn from a seed" in private["why"]
+    assert "the noise is drawn from a seed" in private["why"]
     assert number(fitted.metrics["rmse"]) in useful["why"]
     assert result["summary_page"]["budgets"][0]["limit"] == 2.0
 

@@ -69,6 +69,17 @@ def test_rounds_matrix_and_course_agree():
     assert not ExplorerModel(ExplorerSettings(graph="ring:7", protocol="tree")).adjustable
 
 
+def test_shares_know_the_noise_of_every_participant(tmp_path):
+    text = 'version = 1\n[network]\ngraph = "path:6"\n[protocol]\nname = "tree"\n[average]\nradius = 0.5\n'
+    text += 'noise_allocation = "optimal"\nadjacency = "user"\n[noise]\nnoise_multiplier = 2.0\n'
+    (tmp_path / "plan.toml").write_text(text)
+    opened = open_plan(tmp_path / "plan.toml")
+    model = ExplorerModel(opened.setting, opened)
+    pair, local = opened.plan.privacy("pairwise", observer=2, user=0), opened.plan.privacy("local", user=0)
+    share = fixed((pair.mu / local.mu) ** 2, "share")
+    assert model.view([2])["rows"][0]["share"] == model.matrix()["shown"][0][2] == share == "0.910"
+
+
 SETTINGS = [
     {"graph": "grid:3:3", "rounds": 4, "noise": 3.5},
     {"graph": "hypercube:3", "protocol": "exchange"},

@@ -9,7 +9,7 @@ from sottovoce._format import fixed
 from sottovoce.errors import DataError
 from sottovoce.report.inputs import read_input
 from sottovoce.report.standards import MEMBERS, nist, registry
-from sottovoce.report.summary_page import of_plan
+from sottovoce.report.summary_page import of_plan, of_result
 
 from .conftest import DELTA, command, results_of
 
@@ -44,3 +44,64 @@ def test_mu_of_the_registry_is_that_of_the_charged_adversary():
     parameters = registry(result)["deployment"]["privacy_loss"]["privacy_parameters"]
     assert parameters["mu"] == plan.privacy("network").mu
     assert sv.privacy.gaussian_epsilon(parameters["mu"], DELTA) == pytest.approx(parameters["epsilon"])
+
+
+def filled_by(plan, **options):
+    return {"name": "plan", "config": dict(plan.describe()), "summary_page": of_plan(plan, **options)}
+
+
+CURATOR = sv.algorithms.DPGCD(
+    sv.objectives.GLM("logistic", dim=3), records=500, steps=5, clip_norm=1.0, noise_ratio=40.0
+)
+FEDERATION = sv.algorithms.FederatedADMM(
+    sv.objectives.GLM("squared"), users=9, steps=3, sample_rate=0.5, gamma=1.0, clip_norm=1.0, noise_std=4.0
+)
+TOKEN = sv.PrivateAveraging("walk:12", network="ring:5", noise_std=1.0, radius=0.5)
+MASKED = sv.PrivateAveraging("masked", network="complete:5", noise_std=1.0, radius=0.5)
+PLAIN = sv.PrivateAveraging("gossip", network="ring:5", noise_std=0.0, radius=0.5)
+
+
+@pytest.mark.parametrize(
+    ("plan", "mechanism", "model", "trusted"),
+    [
+        (
+            CURATOR,
+            "Laplace noise drawn by the curator",
+            "Central: a trusted curator",
+            "The curator, with all",
+        ),
+        (FEDERATION, "Gaussian noise at every client", "Federated: clients add", "The members: that they do"),
+        (TOKEN, "Gaussian noise at every member that holds the token", "Decentralized: a token", "The mem"),
+        (MASKED, "Gaussian noise at every member, ", "Decentralized: members add", "The members: that they"),
+        (PLAIN, "No noise is added", "Decentralized: members add", "The members"),
+    ],
+    ids=lambda plan: getattr(plan, "name", None),
+)
+def test_mechanism_model_and_trust_are_those_of_the_plan(plan, mechanism, model, trusted):
+    result = filled_by(plan)
+    entry, answers = registry(result)["deployment"], {row["topic"]: row["answer"] for row in nist(result)}
+    assert answers["Mechanisms"].startswith(mechanism)
+    assert entry["implementation"]["mechanisms"] == answers["Mechanisms"]
+    assert entry["model"]["model_type_description"].startswith(model)
+    assert answers["Trust model"].startswith(trusted)
+    assert ("Records stay" in answers["Data security"]) == (not plan.central)
+
+
+def test_a_stored_result_knows_its_noise_and_its_curator():
+    rows = [guarantee.to_dict(DELTA) for guarantee in CURATOR.guarantees()]
+    result = sv.Result("dp-gcd", dict(CURATOR.describe()), guarantees=rows).to_dict()
+    result["summary_page"] = of_result(result)
+    entry = registry(result)["deployment"]
+    assert entry["implementation"]["mechanisms"].startswith("Laplace noise drawn by the curator")
+    assert entry["model"]["model_type"] == "Central"
+
+
+def test_local_guarantees_trust_nobody_and_others_the_members():
+    def trusted(**view):
+        return nist(filled_by(MASKED, adversary=view))[3]["answer"]
+
+    assert trusted(view="local").startswith("Nobody.")
+    assert trusted(view="colluders", colluders=2).startswith(
+        "The members: that no larger group of them pools"
+    )
+    assert trusted(view="central").startswith("The members, with what they see of each other.")

@@ -1,17 +1,23 @@
 """Summary pages: their numbers are the plan's, uncharged reads are red, standards are filled from them."""
 
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sottovoce as sv
+from sottovoce._format import fixed, number
 from sottovoce.accounting import wording
-from sottovoce.errors import DataError
+from sottovoce.errors import ConfigError, DataError
+from sottovoce.peers.agreement import example_agreement
+from sottovoce.report.explorer.model import open_plan
 from sottovoce.report.inputs import read_input
 from sottovoce.report.page import build
 from sottovoce.report.rendering import value_text
 from sottovoce.report.sections import section_of
+from sottovoce.report.standards import nist, registry
 from sottovoce.report.summary_page import of_audit, of_plan, of_reconstruction, of_result, of_statement
 
 from .conftest import PLAN, results_of
@@ -42,6 +48,50 @@ def test_page_of_a_plan_shows_its_privacy_cost():
     assert budget["left"] == pytest.approx(3.0 - averaging.epsilon(DELTA), abs=1e-8)
 
 
+CLINICS = {"learning_rate": 0.1, "clip_norm": 1.0, "noise_multiplier": 4.0, "batch_size": 50, "steps": 5}
+UNLIKE = [  # plans whose members lose unlike amounts, beside the protocol alone
+    sv.algorithms.ConsensusSGD(
+        sv.objectives.GLM(), protocol="masked", network="complete:6", sizes=(100, *[5000] * 5), **CLINICS
+    ),
+    sv.algorithms.ConsensusSGD(
+        sv.objectives.GLM(), protocol="masked", network="complete:6", weighting="sites",
+        sizes=(100, 500, 5000, 5000, 5000, 200), **CLINICS
+    ),
+    sv.PrivateAveraging("tree", network="path:6", noise_std=1.0, radius=0.5, noise_allocation="optimal"),
+    sv.PrivateAveraging("walk:12", network="ring:5", noise_std=1.0, radius=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unlike", UNLIKE, ids=lambda plan: plan.name)
+def test_a_page_quotes_the_guarantee_of_the_member_that_loses_most(unlike):
+    page, stated = of_plan(unlike), unlike.privacy()
+    worst = page["losses"][0]
+    assert (worst["who"], worst["epsilon"]) == ("worst member", stated.epsilon(DELTA))
+    assert f"epsilon {number(stated.epsilon(DELTA), 'epsilon')}" in page["answers"][0]["why"]
+    each = [unlike.privacy(user=u).epsilon(DELTA) for u in range(unlike.n)]
+    if worst["name"] != "any":
+        assert each[int(worst["name"].split()[-1])] == max(each) == pytest.approx(worst["epsilon"], rel=1e-9)
+    filled = {"name": "plan", "config": dict(unlike.describe()), "summary_page": page}
+    parameters = registry(filled)["deployment"]["privacy_loss"]["privacy_parameters"]
+    assert parameters["epsilon"] == stated.epsilon(DELTA)
+    assert fixed(stated.epsilon(DELTA), "epsilon") in nist(filled)[0]["answer"]
+
+
+def test_a_matrix_knows_the_noise_of_every_member():
+    uneven = UNLIKE[2]
+    values = of_plan(uneven)["matrix"]["values"]
+    for u, v in itertools.permutations(range(6), 2):
+        pair, local = uneven.privacy("pairwise", observer=v, user=u), uneven.privacy("local", user=u)
+        assert values[u][v] == pytest.approx((pair.mu / local.mu) ** 2, rel=1e-9)
+    assert values[0][2] == pytest.approx(10 / 11)
+    sites = of_plan(replace(UNLIKE[1], batch_size=None))["matrix"]["values"]
+    assert sites[0][1] > 0.7
+    assert sites[2][1] < 0.001
+    assert (
+        of_plan(UNLIKE[3])["matrix"] is None
+    )  # rows enter more than once: a share of one is no share of all
+
+
 @pytest.mark.parametrize(
     ("noise", "options", "answer", "why"),
     [
@@ -57,6 +107,32 @@ def test_verdict(noise, options, answer, why):
     assert first["answer"] == answer
     assert why in first["why"]
     assert first["tone"] == ("good" if answer == "yes" else "bad")
+
+
+MASKED = sv.PrivateAveraging("masked", network="complete:5", noise_std=2.0, radius=0.5)
+CURATOR = sv.algorithms.DPGCD(
+    sv.objectives.GLM("logistic", dim=3), records=500, steps=5, clip_norm=1.0, noise_ratio=40.0
+)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "view", "covered", "missing"),
+    [
+        (MASKED, {"view": "outsider"}, ["The members themselves: they see more"], "on their way"),
+        (MASKED, {"view": "central"}, ["The members themselves, and whoever reads messages"], "urator"),
+        (MASKED, {"view": "network"}, ["Members who pool what they see: "], "or read what"),
+        (plan(), {"view": "network"}, ["Members who pool what they see, or read what others send"], "named"),
+        (plan(), {"view": "network", "observer": 1}, ["Members other than the observers named"], "urator"),
+        (plan(), {"view": "local"}, [], "embers"),
+        (plan(), {"view": "outsider"}, [], "embers"),  # it is the local guarantee, which covers all others
+        (CURATOR, {"view": "central"}, ["The curator who holds the records"], "embers"),
+    ],
+)
+def test_what_is_not_covered_follows_from_plan_and_view(averaging, view, covered, missing):
+    lines = of_plan(averaging, adversary=view)["not_covered"]
+    for start in covered:
+        assert any(line.startswith(start) for line in lines)
+    assert not any(missing in line for line in lines)
 
 
 def test_statement_and_lifetime_ledger_are_those_of_the_run(inputs, tmp_path):
@@ -85,6 +161,21 @@ def test_an_unsigned_or_changed_agreement_says_so(inputs, tmp_path):
     (result,) = results_of([tmp_path / "changed.toml"])
     assert result["summary_page"]["answers"][-1]["answer"] == "no"
     assert [member["signed"] for member in result["summary_page"]["members"]] == [False, False]
+
+
+def test_an_agreement_that_may_leave_out_exchanges_states_the_local_guarantee_only(tmp_path):
+    file, _ = example_agreement(tmp_path)
+    (known,) = results_of([file], tmp_path)
+    assert known["summary_page"]["matrix"] is not None
+    assert {row["adversary"]["kind"] for row in known["guarantees"]} == {"local", "network"}
+    text = file.read_text().replace("[budget]", '[timing]\nlate = "drop"\ndeadline = 30.0\n\n[budget]', 1)
+    file.write_text(text)
+    (drops,) = results_of([file], tmp_path)
+    assert drops["summary_page"]["matrix"] is None
+    assert {row["adversary"]["kind"] for row in drops["guarantees"]} == {"local"}
+    assert {row["label"] for row in drops["summary_page"]["losses"]} == {"ldp"}
+    with pytest.raises(ConfigError, match="may leave out exchanges"):
+        open_plan(file)
 
 
 def test_statements_with_uncharged_reads_are_red():
@@ -116,6 +207,22 @@ def test_a_plan_is_judged_against_a_budget_that_it_has(budget, words, tmp_path):
     text += f"[budget]\nepsilon = {budget}\ndelta = 1e-5\n" if budget else ""
     (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
     assert section_of(read_input(tmp_path / "plan.toml")).lead.startswith(words)
+
+
+def test_a_plan_with_a_seed_is_a_simulation_that_protects_nobody(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(PLAN + "[noise]\nseed = 1\n", encoding="utf-8")
+    result = read_input(file)
+    assert (result["metrics"]["private"], result["metrics"]["feasible"]) == (False, True)
+    private = result["summary_page"]["answers"][0]
+    assert private["answer"] == "no"
+    assert result["metrics"]["verdict"].endswith(private["why"].partition(", but")[2])
+    assert private["why"].endswith("but the noise is drawn from a seed: a simulation protects nobody.")
+    assert any("protects nobody" in line for line in result["summary_page"]["not_covered"])
+    assert "simulation" in nist(result)[7]["answer"]
+    assert nist(result)[7]["topic"] == "Implementation"
+    file.write_text(PLAN.replace("epsilon = 8.0", "epsilon = 0.1") + "[noise]\nnoise_std = 1.0\nseed = 1\n")
+    assert "more than the budget of 0.1, but the noise" in read_input(file)["metrics"]["verdict"]
 
 
 def test_the_guarantees_of_a_plan_have_the_names_of_its_file(tmp_path):

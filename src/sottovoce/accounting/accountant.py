@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import get_args
 
 from sottovoce import _validate
-from sottovoce.accounting.guarantee import Guarantee, Label, ViewName
+from sottovoce.accounting.guarantee import Adversary, Guarantee, Label, ViewName
 from sottovoce.accounting.question import AccountablePlan, PrivacyQuestion
 from sottovoce.errors import InvalidInput
 
@@ -33,7 +33,7 @@ __all__ = ["AccountablePlan", "ViewName", "account", "account_each"]
 
 def account(
     plan: AccountablePlan,
-    view: ViewName | None = None,
+    view: ViewName | Adversary | None = None,
     *,
     observer: int | None = None,
     user: int | None = None,
@@ -46,8 +46,9 @@ def account(
 
     Parameters
     ----------
-    view : see the table above; None takes the default of the observation model: ``"network"``, for masked
-        plans as many colluders as they tolerate, for a trusted curator ``"central"``.
+    view : see the table above, or an `Adversary`, which names observers and user as well. None takes the
+        default of the observation model: ``"network"``, for masked plans as many colluders as they tolerate,
+        for a trusted curator ``"central"``.
     observer : the member that observes (network, pairwise, colluders), or whose final row is released
         (central, where averaging leaves each with its own).
     user : the agent the guarantee is about; None for the agent that loses most.
@@ -72,6 +73,15 @@ def account(
     >>> account(plan, "local").mu, round(account(plan, "central").mu, 6)
     (1.0, 0.353553)
     """
+    if isinstance(view, Adversary):
+        if (observer, user, colluders) != (None, None, ()):
+            raise InvalidInput("an Adversary names observers and user itself; leave the other arguments out.")
+        adversary = view
+        view, user = adversary.kind, adversary.user
+        if view == "colluders":
+            colluders = adversary.observers if adversary.count is None else adversary.count
+        elif adversary.observers:
+            (observer,) = adversary.observers
     n, model = _validate.count(plan.n, "the number of agents"), plan.observation
     if label is not None:
         _validate.choice(label, get_args(Label), "label")
@@ -92,19 +102,21 @@ def account(
     may_observe = view in ("network", "pairwise", "colluders") or released_row
     counts_rounds = view == "local" and model.takes_participations
     colludes = bool(named) or count is not None
-    refusals = {
-        f"{participations=} is for view='local' of a federation.": participations is not None
-        and not counts_rounds,
-        f"A trusted curator's only view is 'central', got {view=}.": model.central_only and view != "central",
-        f"{view=} takes no colluders; use view='colluders'.": colludes and view != "colluders",
-        f"{view=} takes no observer, got {observer=}.": observer is not None and not may_observe,
-        "view='pairwise' needs observer=... and user=....": view == "pairwise" and None in (observer, user),
-        "view='colluders' needs colluders=[...] or colluders=<int>.": view == "colluders" and not colludes,
-        "Pass observer=... or colluders=<int>, not both.": None not in (count, observer),
-    }
-    for sentence, applies in refusals.items():
-        if applies:
-            raise InvalidInput(sentence)
+    _refuse_if(
+        participations is not None and not counts_rounds,
+        f"{participations=} is for view='local' of a federation.",
+    )
+    curator_only = model.central_only and view != "central"
+    _refuse_if(curator_only, f"A trusted curator's only view is 'central', got {view=}.")
+    _refuse_if(colludes and view != "colluders", f"{view=} takes no colluders; use view='colluders'.")
+    _refuse_if(observer is not None and not may_observe, f"{view=} takes no observer, got {observer=}.")
+    _refuse_if(
+        view == "pairwise" and None in (observer, user), "view='pairwise' needs observer=... and user=...."
+    )
+    _refuse_if(
+        view == "colluders" and not colludes, "view='colluders' needs colluders=[...] or colluders=<int>."
+    )
+    _refuse_if(None not in (count, observer), "Pass observer=... or colluders=<int>, not both.")
     named = named if observer is None else (*named, observer)
     observers = _validate.nodes(named, n, "observers") if named else ()
     if not released_row:
@@ -142,6 +154,11 @@ def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, G
     _require_others(plan.n, len(named))  # of a curator's plan, too, whose one agent sees everything
     view: ViewName = "network" if len(named) == 1 else "colluders"
     return plan.observation.guarantee_each(PrivacyQuestion(plan, view, named))
+
+
+def _refuse_if(applies: bool, sentence: str) -> None:
+    if applies:
+        raise InvalidInput(sentence)
 
 
 def _require_others(n: int, observers: int) -> None:

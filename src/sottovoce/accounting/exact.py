@@ -39,12 +39,15 @@ def exact_loss(
     own_noise: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Return the exact share ``h`` of the local-privacy loss that observers obtain about every user.
+    """Return the exact share ``h`` of the squared local-privacy loss that observers obtain about every user.
 
     The unit is ``alpha * Delta**2 / (2 * sigma**2)`` at Rényi order alpha; equivalently the pair is exactly
-    ``mu``-GDP with ``mu = (Delta / sigma) * sqrt(h)``. Returns (n,) ``h[u]`` for one observer, else (n, n)
-    ``h[u, v]``, ``v`` the observer; 0 for observers about themselves when their noise is known. Where
-    floating point could not decide, shares are rounded up (`GaussianView.rounded_up`).
+    ``mu``-GDP with ``mu = (Delta / sigma) * sqrt(h)``. So h is a share of mu squared, and epsilon falls about
+    like its root: h = 0.25 is half of mu and about half of epsilon.
+
+    Returns (n,) ``h[u]`` for one observer, else (n, n) ``h[u, v]``, ``v`` the observer; 0 for observers about
+    themselves when their noise is known. Where floating point could not decide, shares are rounded up
+    (`GaussianView.rounded_up`).
 
     Parameters
     ----------
@@ -131,7 +134,7 @@ class LearningView(GaussianView):
         """Return (n,) upper bounds on the loss of any change of at most one unit in each step, per user.
 
         They bound max sum H[s, t] <d_s, d_t> over unit vectors d, and are exact where H has no negative
-        entry. Never above the number of steps, which is the local-privacy value.
+        entry. No bound exceeds the number of steps, which is the loss under local privacy.
         """
         bounds = np.zeros(self.n)
         for u in range(self.n):

@@ -3,20 +3,8 @@
 A guarantee says against whom (:class:`Adversary`), between which data sets (adjacency), how it is known
 (label), how much (:class:`~sottovoce.accounting.curve.Curve`) and what was assumed.
 
-Labels, and which of them may be checked against a budget. Numerical errors are rounded up.
-
-============  ==================================================================  =======
-label         how the number is known                                             budget
-============  ==================================================================  =======
-ldp           local differential privacy: holds whatever the others see or do     yes
-exact         a proven upper bound for this named adversary, computed from what   yes
-              it sees; for averaging and exact consensus it is the loss itself if
-              the schedule is fixed, noise is drawn once, and nothing is sampled
-              or rounded up
-conditional   an upper bound for the linear system; not proven for the training   no
-              run
-published     a formula as printed in a paper, for reproduction                   no
-============  ==================================================================  =======
+What labels mean is the table `sottovoce.accounting.wording.LABELS`: ``ldp`` and ``exact`` are guarantees and
+may be checked against a budget, ``conditional`` and ``published`` are not. Numerical errors are rounded up.
 """
 
 from __future__ import annotations
@@ -146,7 +134,7 @@ class Guarantee(NotebookDisplay):
     @property
     def valid(self) -> bool:
         """Whether this is a guarantee at all: only ``ldp`` and ``exact`` are."""
-        return self.label in ("ldp", "exact")
+        return wording.is_guarantee(self.label)
 
     @property
     def mu(self) -> float:

@@ -206,24 +206,31 @@ class PrivacyQuestion:
                 break
         return last
 
-    def local_guarantee(self, *, hidden: bool = False, delay: int | None = None) -> Guarantee:
+    def local_guarantee(self, *, hidden: bool = False) -> Guarantee:
         """Return the local-DP guarantee, which holds against any adversary, also that of the question.
 
         ``hidden`` : agents that skip a round send noise alone, so no observer knows which agents took part.
-        ``delay`` : the number of steps after which the rows that an agent sends contain its release. With it,
-        the guarantee against named observers leaves out the releases that cannot reach them before the end.
-        Such a guarantee holds against these observers only, and its label is ``exact``.
         """
-        users = self.users(self.observers if self.view != "central" else ())
-        releases = {agent: self.releases(agent) for agent in users}
-        local, assumptions = self._worst(releases.values(), hidden)
-        if delay is not None and self.observers and self.view != "central":
-            last = self.last_steps_in_reach(delay)
-            in_reach = (_until(own, int(last[agent])) for agent, own in releases.items())
-            curve, assumptions_in_reach = self._worst(in_reach, hidden)
-            if curve != local:
-                return self.answer("exact", curve, (*assumptions_in_reach, ONLY_ROWS_SENT))
-        return self.answer("ldp", local, assumptions)
+        return self.answer("ldp", *self._worst(map(self.releases, self._local_users), hidden))
+
+    def guarantee_in_reach(self, delay: int) -> Guarantee:
+        """Return the guarantee that leaves out releases which cannot reach named observers before the end.
+
+        ``delay`` is the number of steps after which the rows that an agent sends contain its release. The
+        guarantee holds against these observers only, and its label is ``exact``. It is the local-DP guarantee
+        where nothing is left out or no observers are named.
+        """
+        local = self.local_guarantee()
+        if not self.observers or self.view == "central":
+            return local
+        last = self.last_steps_in_reach(delay)
+        in_reach = (_until(self.releases(agent), int(last[agent])) for agent in self._local_users)
+        curve, assumptions = self._worst(in_reach, False)
+        return local if curve == local.curve else self.answer("exact", curve, (*assumptions, ONLY_ROWS_SENT))
+
+    @property
+    def _local_users(self) -> list[int]:
+        return self.users(self.observers if self.view != "central" else ())
 
     def _worst(self, releases: Iterable[Iterable[Release]], hidden: bool) -> tuple[Curve, tuple[str, ...]]:
         """Return the worst curve of the users with these releases, and what it assumes of participation."""

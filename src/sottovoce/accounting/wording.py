@@ -30,41 +30,47 @@ NO_PRIVACY = (
     "No noise is added: this is a run without privacy; use it only to compare, on records that may be public."
 )
 
+CURATOR = "the curator who holds the records is trusted"  # assumed by guarantees about a curator's results
+_SEE_MORE = "they see more, and the view network, colluders or local says what"
+
 _WITHOUT_OBSERVERS = {
     "central": "anyone who sees the released output",
     "local": "all others with their keys and noise",
     "outsider": "anyone who taps every link and holds no key",
 }
-_EXACT = (
-    "a proven upper bound for this named adversary, computed from what it sees; for averaging and exact "
-    "consensus it is the loss itself if the schedule is fixed, noise is drawn once, and nothing is sampled "
-    "or rounded up"
-)
-_CONDITIONAL = "an upper bound for the linear system; not proven for the training run"
-_LABELS = {
-    "ldp": "local differential privacy: the node's own noise protects it even if all others collude",
-    "exact": _EXACT,
-    "conditional": _CONDITIONAL,
-    "published": "a formula as printed: not a guarantee",
-}
-LABELS = tuple(_LABELS)
-# the same for somebody who reads one page and no paper
-_VERDICTS = {
-    "ldp": ("Guarantee", "Holds even if all others act together, with their keys and noise."),
-    "exact": ("Guarantee", f"{_EXACT[0].upper()}{_EXACT[1:]}."),
-    "conditional": ("Not a guarantee", f"{_CONDITIONAL[0].upper()}{_CONDITIONAL[1:]}."),
-    "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
+# what the label of a number says about how it is known, and whether it is a guarantee
+LABELS = {
+    "ldp": (
+        "local differential privacy: holds whatever all others see or do together, with their keys and noise",
+        True,
+    ),
+    "exact": (
+        "a proven upper bound for this named adversary, computed from what it sees; the loss itself only for "
+        "averaging and exact consensus over a fixed schedule, where noise is drawn once and nothing is "
+        "sampled or rounded up",
+        True,
+    ),
+    "conditional": ("an upper bound for the linear system; not proven for the training run", False),
+    "published": ("a formula as printed in a paper: no guarantee, and it can understate the loss", False),
 }
 
 
 def label(name: str) -> str:
     """Return what a label says about how a number is known."""
-    return _LABELS[name]
+    return LABELS[name][0]
+
+
+def is_guarantee(name: str) -> bool:
+    """Return whether a number with this label is a guarantee, which may be checked against a budget."""
+    return LABELS.get(name, ("", False))[1]
 
 
 def verdict(name: str) -> tuple[str, str]:
     """Return whether a label is a guarantee, and what it means, for a reader of reports."""
-    return _VERDICTS.get(name, ("Unknown", "This label is not known to this version."))
+    if name not in LABELS:
+        return "Unknown", "This label is not known to this version."
+    meaning = label(name)
+    return "Guarantee" if is_guarantee(name) else "Not a guarantee", f"{meaning[0].upper()}{meaning[1:]}."
 
 
 def uncharged(name: str) -> str:
@@ -104,9 +110,9 @@ def private(
     """Return whether something is private (yes, no, only in part) and why, in a sentence.
 
     ``best`` is how often the best guess is right, ``limit`` the budget, ``accepted`` what was accepted by
-    name and is not in the guarantee; ``simulated`` says that the noise was drawn from a seed.
+    name and is not in the guarantee; ``simulated`` says that the noise is drawn from a seed.
     """
-    if label not in ("ldp", "exact"):
+    if not is_guarantee(label):
         weaker = "take the view local, or a plan over exact consensus"
         return NO, f"The number for this view is {label}, not a guarantee, and accepts no budget; {weaker}."
     if math.isinf(epsilon) and limit in (None, math.inf):
@@ -114,10 +120,12 @@ def private(
     shown, allowed = (number(epsilon, "epsilon"), "") if limit is None else compared(epsilon, limit)
     loss = f"epsilon {shown} at delta {number(delta, 'delta')} against {against}"
     spent = f"{subject} spends {loss}"
+    exceeds = limit is not None and epsilon > limit
     if simulated:
-        seeded = "the noise was drawn from a seed: a simulation protects nobody"
-        return NO, f"{subject} would spend {loss}, but {seeded}."
-    if limit is not None and epsilon > limit:
+        over = f", more than the budget of {allowed}" if exceeds else ""
+        seeded = "the noise is drawn from a seed: a simulation protects nobody"
+        return NO, f"{subject} would spend {loss}{over}, but {seeded}."
+    if exceeds:
         return NO, f"{spent}, more than the budget of {allowed}; more noise or fewer steps lower it."
     if best > CERTAIN:
         return NO, f"{spent}: a true bound, but so weak that an observer may be all but certain."
@@ -128,7 +136,7 @@ def private(
 
 
 def learned(share: float, best: float) -> str:
-    """Return in words what an observer learns of a user: a share of local privacy, and its best guess."""
+    """Return in words what an observer learns of a user: a share of the squared loss, and its best guess."""
     right = f"the best guess is right {guess(best)}"
     if share <= 0:
         return f"nothing: {right}"
@@ -141,26 +149,41 @@ def not_covered(
     kind: str,
     adjacency: str,
     *,
+    label: str = "exact",
     count: int | None = None,
+    named: bool = False,
     accepted: Iterable[str] = (),
     assumptions: Iterable[str] = (),
     simulated: bool = False,
     has_ledger: bool = False,
 ) -> list[str]:
-    """Return what a guarantee does not protect against, for the page that an officer signs, worst first."""
-    limits = [exception(name) for name in accepted]
+    """Return what a guarantee does not protect against, for the page that an officer signs, worst first.
+
+    A guarantee with the label ldp holds against all others under any view; with another label the view says
+    who is left out (``named``: all but named observers), and the assumptions whom it trusts.
+    """
+    limits, assumed = [exception(name) for name in accepted], list(assumptions)
     if simulated:
         limits.append("The noise can be reproduced from a public seed: it protects nobody.")
-    if kind in ("network", "pairwise"):
-        limits.append("Members who pool what they see: for them only the local guarantee holds.")
-    elif kind == "colluders":
-        many = "More members than the guarantee covers" if count is None else f"More than {count} members"
-        limits.append(f"{many} who pool what they see: for them only the local guarantee holds.")
-    elif kind == "central":
-        limits.append("The curator who holds the records, and whoever reads messages on their way.")
+    if CURATOR in assumed:
+        limits.append("The curator who holds the records, and whoever reads what reaches the curator.")
+    elif label != "ldp":
+        taps = "" if any(" tap" in line for line in assumed) else ", or read what others send each other"
+        if kind in ("network", "pairwise"):
+            limits.append(f"Members who pool what they see{taps}: for them only the local guarantee holds.")
+        elif kind == "colluders":
+            many = "More members than the guarantee covers" if count is None else f"More than {count} members"
+            limits.append(f"{many} who pool what they see{taps}: for them only the local guarantee holds.")
+        elif kind in ("central", "outsider"):
+            also = ", and whoever reads messages on their way" if kind == "central" else ""
+            limits.append(f"The members themselves{also}: {_SEE_MORE}.")
+        if named:
+            limits.append(
+                "Members other than the observers named here: the view network or local covers them."
+            )
     if adjacency != "user":
         limits.append("People with several records: one record is protected, not the whole person.")
-    if any("honest but curious" in line for line in assumptions):
+    if any("honest but curious" in line for line in assumed):
         limits.append("Members who do not follow the protocol: they are taken to be honest but curious.")
     if not has_ledger:
         limits.append("Other studies on the same records cost extra and are not counted here.")

@@ -288,14 +288,18 @@ def _judged(requirements: Requirements, row: PlanSummary) -> PlanSummary:
     epsilons = [row.epsilon(view) for view, _ in requirements.views]
     private = all(epsilon is not None and epsilon <= requirements.epsilon for epsilon in epsilons)
     target, seconds = requirements.target, requirements.seconds
-    problems = {
-        f"it spends more than epsilon {number(requirements.epsilon, 'limit')}.": not private,
-        row.use.sentence: row.use.useful is False,
-        f"{row.use.answer} misses the target of {target or 0.0:g}.": not _reaches(row.use, target),
-        f"it takes {row.seconds:.3g} s, more than {seconds or 0.0:g}.": seconds and row.seconds > seconds,
-        "a silent member stops it.": requirements.silent == "go on" and not row.tolerates_dropout,
-    }
-    return replace(row, private=private, problems=tuple(text for text, true in problems.items() if true))
+    problems: list[str] = []
+    if not private:
+        problems.append(f"it spends more than epsilon {number(requirements.epsilon, 'limit')}.")
+    if row.use.useful is False:
+        problems.append(row.use.sentence)
+    if not _reaches(row.use, target):
+        problems.append(f"{row.use.answer} misses the target of {target or 0.0:g}.")
+    if seconds and row.seconds > seconds:
+        problems.append(f"it takes {row.seconds:.3g} s, more than {seconds:g}.")
+    if requirements.silent == "go on" and not row.tolerates_dropout:
+        problems.append("a silent member stops it.")
+    return replace(row, private=private, problems=tuple(problems))
 
 
 def _reaches(use: Usefulness, target: float | None) -> bool:

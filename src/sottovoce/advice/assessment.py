@@ -60,6 +60,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         loaded.privacy.best_guess,
         limit=None if budget is None else budget.epsilon,
         accepted=accepted,
+        simulated=loaded.simulates,
         subject="The plan",
     )
     assessment |= {"private": answer == YES, "private_in_words": answer, "verdict": why}
@@ -67,7 +68,7 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         remarks = tuple(map(uncharged, accepted))
         guarantees = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in guarantees]
         assessment["accepted"] = accepted
-    rows = guarantee_rows(guarantees, delta, loaded.network)
+    rows = guarantees_at(guarantees, delta, loaded.network)
     assessment["guarantees"] = [row | ({"accepted": accepted} if accepted else {}) for row in rows]
     assessment["cost"] = dict(plan.cost())
     large = delta_warning(delta, public_units(plan), plan.adjacency)
@@ -91,7 +92,7 @@ def require_budget(assessment: Mapping[str, Any]) -> None:
         raise BudgetExceeded(assessment["verdict"])
 
 
-def guarantee_rows(
+def guarantees_at(
     guarantees: Iterable[Guarantee], delta: float, network: Network | None = None
 ) -> list[dict[str, Any]]:
     """Return guarantees as plain values with epsilon at ``delta``, and the adversary in words.
@@ -124,7 +125,7 @@ def averaging_cost(
     adversaries: tuple[AdversaryOptions, ...] = ({"view": "local"}, who)
     plan = PrivateAveraging(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
     guarantees = [plan.privacy(**adversary) for adversary in adversaries]
-    rows = guarantee_rows(guarantees, delta, network)
+    rows = guarantees_at(guarantees, delta, network)
     if noise is not None:
         if epsilon is not None:
             guarantees[-1].require(epsilon, delta)

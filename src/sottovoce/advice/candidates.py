@@ -83,10 +83,10 @@ def averaging_candidates(requirements: Requirements) -> Iterator[AveragingCandid
 
 
 def _uneven_trees(requirements: Requirements) -> Iterator[AveragingCandidate]:
-    """Yield trees whose ends carry the noise: one with as few ends as can be found, and a shallow one."""
+    """Yield trees whose leaves add most noise: one with as few leaves as can be found, and a shallow one."""
     n, c = requirements.n, requirements.colluders
     trees = {"tree": Tree(requirements.network)}
-    if c == 1:  # several colluders part a path anywhere: few ends do not help
+    if c == 1:  # several colluders can cut a path anywhere: few leaves do not help
         few = parse(FEW_LEAVES).at(requirements.network, seed=requirements.seed)
         assert isinstance(few, Tree)
         trees = {FEW_LEAVES: few, **trees}

@@ -164,6 +164,11 @@ class GradientPlan(Plan):
         return LocalOnly()
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What `Plan.assumptions` says, where numbers of records set divisors and rates; else nothing."""
+        return () if self.sizes is None else super().assumptions
+
+    @property
     def width(self) -> int:
         return n_params(self.objective)
 
@@ -262,7 +267,7 @@ class GradientPlan(Plan):
         query = self.objective.query(data) if isinstance(data, AgentRecords) else data
         hosted = [int(a) for a in agents]
         public = [self._public_divisors[a] for a in hosted]
-        # at user level it is inside the clip, and may follow the records
+        # at user level the divisor is inside the clip, so it may be the member's own number of records
         divisors = self._divisors(data.sizes.tolist()) if self.adjacency == "user" else public
         return self._mechanism(
             GradientMechanism,

@@ -4,9 +4,9 @@ r"""Random-walk SGD: the holder of a token takes one noisy step and passes the t
 
 References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
-Departures: a public path (peers, networks) is accounted as it is: an agent pays for its own visits. At record
-level batches are Poisson and clipped record by record. Secret paths have a plan of their own
-(`secret_walk_sgd`).
+Departures: a public path (peers, neural nets) is accounted as it is: an agent pays for its own visits. At
+record level batches are Poisson and clipped record by record. A path drawn during the run has a plan of its
+own (`secret_walk_sgd`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class RandomWalkSGD(WalkPlan):
     Parameters
     ----------
     path : ``"public"``: drawn from the public ``seed``, or given as one node per step: everybody knows it
-        before the run. ``"secret"``: drawn during the run, at user level, for linear models simulated in one
-        process; the plan is then a `SecretWalkSGD`.
-    cap : contributions per node, all tokens together; beyond it a holder adds noise only (secret paths).
-    tokens : independent tokens, whose models are averaged in the end (secret paths).
-    feature_norm : public bound on |x|, for pairwise guarantees that use convexity (secret paths).
+        before the run. ``"secret"``: drawn during the run, so that nobody knows it before, and nobody has to
+        keep it from others after; at user level, for linear models simulated in one process. The plan is then
+        a `SecretWalkSGD`.
+    cap : contributions per node, all tokens together; beyond it a holder adds noise only (drawn paths).
+    tokens : independent tokens, whose models are averaged in the end (drawn paths).
+    feature_norm : public bound on |x|, for pairwise guarantees that use convexity (drawn paths).
     final_public : whether the last holder hands the model to everybody. If not, every node keeps the model
-        it saw last; with a secret path such a plan can be accounted but not run here, because the result of a
+        it saw last; with a drawn path such a plan can be accounted but not run here, because the result of a
         run would hand the model out.
 
     Guarantees

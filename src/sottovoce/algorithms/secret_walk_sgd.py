@@ -1,11 +1,11 @@
-r"""Random-walk SGD on secret paths: tokens carry models along paths that are drawn while they walk.
+r"""Random-walk SGD on drawn paths: tokens carry models along paths that are drawn while they walk.
 
 .. math:: \theta^{k+1} = \theta^k - \eta_k \tilde G_{v_k}(\theta^k), \qquad v_{k+1} \sim W_{v_k,\cdot}
 
 References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
 Departures: the pairwise guarantee is that of the path accountant (`accounting.observation.random_walk`),
-which needs no condition on the noise.
+which needs no condition on the noise and lets observers know the whole path, once it is drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sottovoce.runners import Algorithm, State, in_blocks
 
 @dataclass(frozen=True, repr=False)
 class SecretWalkSGD(WalkPlan):
-    """SGD carried by tokens on secret paths, simulated in one process; one row per token.
+    """SGD carried by tokens on paths drawn during the run, simulated in one process; one row per token.
 
     Guarantees
     ----------
@@ -49,8 +49,8 @@ class SecretWalkSGD(WalkPlan):
     def _check_sampling(self) -> None:
         if self.adjacency != "user" or self.batch_size is not None or self.sample_rate is not None:
             raise InvalidInput(
-                'a walk on a secret path is accounted at user level with all records; give adjacency="user" '
-                "and no batch_size."
+                'a walk with path="secret" is accounted at user level with all records; give '
+                'adjacency="user" and no batch_size.'
             )
 
     def __post_init__(self) -> None:
@@ -58,9 +58,9 @@ class SecretWalkSGD(WalkPlan):
         if self.path != "secret":
             raise InvalidInput(f'path of a secret walk must be "secret", got {self.path!r}.')
         if not isinstance(self.objective, GLM):
-            raise InvalidInput("a secret path is for linear models; networks walk a public one.")
+            raise InvalidInput('path="secret" is for linear models; neural nets walk a public path.')
         if isinstance(self.noise_multiplier, tuple):
-            raise InvalidInput("a secret path takes one noise multiplier for all nodes.")
+            raise InvalidInput('path="secret" takes one noise multiplier for all nodes.')
         if self.feature_norm is None:
             return
         beta = self.objective.smoothness(self.feature_norm)
@@ -97,7 +97,7 @@ class SecretWalkSGD(WalkPlan):
     def schedule(self) -> Schedule:
         """The schedule of the runner: every token has one row, and the rows are never mixed.
 
-        It says nothing of the path, which is drawn during the run and kept secret.
+        It says nothing of the path, which is drawn during the run.
         """
         return self._schedule(TokenPass(self.tokens, 0, []))
 
@@ -109,7 +109,7 @@ class SecretWalkSGD(WalkPlan):
     def prepared(self, data: object) -> Any:
         if not self.final_public:
             raise InvalidInput(
-                "the result of a run hands the model out, so a secret path with final_public=False can be "
+                'the result of a run hands the model out, so path="secret" with final_public=False can be '
                 "accounted but not run; take final_public=True."
             )
         records = super().prepared(data)
@@ -124,7 +124,7 @@ class SecretWalkSGD(WalkPlan):
 
     def mechanism(self, data: Any, agents: Sequence[int], random: RunRandomness) -> RandomWalkMechanism:
         if list(agents) != list(range(self.n)):
-            raise InvalidInput('a walk on a secret path runs in one process; peers take path="public".')
+            raise InvalidInput('a walk with path="secret" runs in one process; peers take path="public".')
         return self._mechanism(RandomWalkMechanism, agents, random, data=data)
 
     def algorithm(self, mechanism: RandomWalkMechanism, start: np.ndarray) -> Algorithm:

@@ -1,4 +1,4 @@
-"""What walks on public and on secret paths share: options, a network in place of the protocol."""
+"""What walks on public paths and on drawn ones share: options, a network in place of the protocol."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def account(
 ) -> None:
     """Show what each participant learns about each other, before anything runs.
 
-    The exact loss is a share of what the noise leaves open: 0 when the
+    The exact loss is a share of the squared loss (mu^2): 0 when the
     observer learns nothing of a user, 1 when it can compute the user's noisy
     value. The published formula (Muffliato, eq. 6) is shown beside it; it is not a
     guarantee, and understates wherever the exact share is larger. Means are

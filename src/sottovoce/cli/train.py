@@ -143,7 +143,7 @@ def _model_folder(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | No
     """
     if out is not None and out.suffix.lower() != ".json":
         folder = out
-    elif loaded.settings.noise.seed is not None:
+    elif loaded.simulates:
         return None
     else:
         stem = f"{file.stem}-model"

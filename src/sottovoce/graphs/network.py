@@ -75,7 +75,7 @@ class Network(NotebookDisplay):
     edges : (m, 2) node pairs, in any order and direction; kept sorted, each once, smaller node first.
     W : (n, n) gossip matrix, dense or sparse: symmetric to 1e-12, non-negative, rows summing to 1,
         no weight outside the edges and the diagonal, connected, and able to converge (a bipartite
-        graph with an empty diagonal swaps its two halves for ever).
+        graph with an empty diagonal swaps its two halves forever).
     symmetry : the translations of a vertex-transitive family; checked when they are used (`translations`).
     averaging : False admits a matrix that is not symmetric, whose rounds need not keep the mean.
 

@@ -50,7 +50,7 @@ def read_lines(path: Path) -> Iterator[Line]:
     """Yield the lines that fit the chain; ValueError for one that does not, unless it is the last.
 
     A crash can leave a last line half written, and zeros that were written ahead may follow. It was never
-    acknowledged, so nothing was sent for it; who adds lines continues at the end of the last whole one.
+    acknowledged, so nothing was sent for it. New lines are added at the end of the last whole one.
     """
     head, end = MAGIC, 0
     with open(path, "rb") as file:

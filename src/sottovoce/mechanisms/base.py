@@ -81,7 +81,7 @@ class ReleaseCheck:
     def check_totals(self, *, sensitivity: float, noise_std: float, contributions: int) -> None:
         """Raise `ReleaseMismatch` unless every node announced exactly so many of these draws.
 
-        On a secret path the steps of a node are not known before the run; their number is.
+        On a path drawn in the run the steps of a node are not known before the run; their number is.
         """
         for node, releases in zip(self.agents, self.releases, strict=True):
             kinds = {(r.sensitivity, r.noise_std) for r in releases}

@@ -33,9 +33,9 @@ class TokenMechanism(Mechanism):
     Guarantees
     ----------
     In a simulation the numbers of step k depend on (key, token, k) and on nothing else. Protective numbers
-    are fresh in every chunk, and none serves two steps. A node contributes at most ``cap`` times; then the
-    noise alone goes on. Sensitivity, noise and number of contributions are those the plan announced, or
-    `ReleaseMismatch` is raised before anything is drawn.
+    are fresh in every chunk, and no number is used in two steps. A node contributes at most ``cap`` times;
+    after that the token gets noise alone from it. Sensitivity, noise and number of contributions are those
+    the plan announced, or `ReleaseMismatch` is raised before anything is drawn.
     """
 
     objective: GLM

@@ -11,6 +11,7 @@ import numpy as np
 
 from sottovoce.noise.samplers import NoiseSource, as_noise
 
+SIMULATION = "simulation: reproducible, not protective"  # the kind of noise, in the provenance of results
 _KEY_STREAM = 0x5A  # the noise stream that serves as key; releases use the lowest numbers
 
 
@@ -54,7 +55,7 @@ class RunRandomness:
     @property
     def description(self) -> str:
         """The kind of noise in words, for results."""
-        return "protective" if self.protective else "simulation: reproducible, not protective"
+        return "protective" if self.protective else SIMULATION
 
     @property
     def seeds(self) -> list[int] | None:

@@ -58,6 +58,11 @@ class LoadedPlan:
         """Against whom the budget holds, as `Plan.privacy` takes it; empty without a budget."""
         return {} if self.settings.limit is None else self.settings.limit.adversary
 
+    @property
+    def simulates(self) -> bool:
+        """Whether the file names a seed for its noise, which then protects nobody."""
+        return self.settings.noise.seed is not None
+
     @cached_property
     def prepared(self) -> PreparedFit:
         """The training of the plan, as `sottovoce.fit` prepares one; raise if records are only announced."""
@@ -72,7 +77,7 @@ class LoadedPlan:
             with_assumptions,
             accepted=self.accepted,
             public_test=data.test_file is not None or isinstance(adapter.columns, ImageReading),
-            simulated=self.settings.noise.seed is not None,
+            simulated=self.simulates,
         )
         guarantees = [stated(guarantee) for guarantee in self.guarantees]
         privacy = guarantees[0] if limit is None else stated(self.privacy)

@@ -38,7 +38,7 @@ _PLACES = {
     "network": ("[network]", "graph"),
     "protocol": ("[protocol]", ""),
     "seed": ("[protocol] seed", "it is the hash of the agreement"),
-    "sizes": ("[data]", "sizes stay private, write batch_size and sample_rate"),
+    "sizes": ("[data]", "it states no sizes, write batch_size and sample_rate"),
     "records": ("[data]", ""),
     "users": ("[data] users", ""),
     "noise_multiplier": ("[noise] noise_multiplier", ""),

@@ -23,7 +23,9 @@ EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")  # Okabe and Ito
 INK = "#010203"  # replaced by the color of the page's text
-SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")  # share of local privacy lost, from 0 to 1
+SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")  # of `SHARE`, from 0 to 1
+# what h is a share of: a quarter of it is half of mu, and about half of epsilon
+SHARE = "share of the squared loss (mu²)"
 _INKED = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color", "axes.titlecolor")
 SETTINGS: Any = dict.fromkeys(_INKED, INK) | {
     "svg.fonttype": "none",
@@ -41,14 +43,14 @@ _MARK = "figure-id-"
 
 @cache
 def loss_scale() -> LinearSegmentedColormap:
-    """Return the color scale of a share of local privacy lost."""
+    """Return the color scale of a share of the squared loss."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("loss", SCALE)
 
 
 def loss_color(share: float) -> str:
-    """Return the color of a share of local privacy lost."""
+    """Return the color of a share of the squared loss."""
     from matplotlib.colors import to_hex
 
     return str(to_hex(loss_scale()(min(1.0, max(0.0, float(share))))))
@@ -132,7 +134,7 @@ def draw_network(
     if values is not None:
         bar = axes.figure.colorbar(points, ax=axes, shrink=0.7, pad=0.02, aspect=22)
         bar.outline.set_visible(False)
-        bar.set_label("share of local privacy lost")
+        bar.set_label(SHARE)
 
 
 def draw_links(

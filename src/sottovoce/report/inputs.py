@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import DataError
+from sottovoce.noise.run_randomness import SIMULATION
 from sottovoce.report import summary_page
 from sottovoce.report.result_files import read_result, result_dict
 
@@ -88,10 +89,12 @@ def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, 
         privacy=loaded.privacy,
         local=next((g for g in loaded.guarantees if g.adversary.kind == "local"), None),
         use=assessment,
+        simulated=loaded.simulates,
     )
     metrics = {key: value for key, value in assessment.items() if key not in ("plan", "guarantees")}
     config = assessment["plan"] | ({} if names is None else {"labels": names})
-    return result_dict("plan", config, metrics, assessment["guarantees"]) | {"summary_page": page}
+    about = {"noise": SIMULATION} if loaded.simulates else {}
+    return result_dict("plan", config, metrics, assessment["guarantees"], **about) | {"summary_page": page}
 
 
 def account_result(network: Network, protocol: Protocol, assessment: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +134,9 @@ def agreement_result(agreement: Agreement, member_directory: MemberDirectory | N
     if member_directory is not None:
         charge = member_directory.charge_of(agreed_run, agreement.index(member_directory.name))
         lifetime = member_directory.lifetime_ledger.forecast(charge)
-    guarantees = [plan.privacy("local"), *([plan.privacy()] if plan.n > 1 else [])]
+    guarantees = [plan.privacy("local")]
+    if plan.n > 1 and agreement.timing.late == "wait":  # an exchange left out can tell a neighbor more
+        guarantees.append(plan.privacy())
     names = [member.name for member in agreement.members]
     metrics = {
         "title": agreement.title,

@@ -85,7 +85,7 @@ def _(view: GaussianView) -> str:
         "who looks": ", ".join(map(str, view.observers)) or "nobody inside",
         "independent combinations seen": view.rank,
         "can compute the noisy value of": ", ".join(computed[:40]) + more or "nobody",
-        "largest share of local privacy lost": number(largest, "share"),
+        f"largest {figures.SHARE}": number(largest, "share"),
     }
     if view.rounded_up:
         facts["note"] = "rounded up where floating point could not decide"
@@ -206,7 +206,7 @@ def _(
 def _(protocol: Protocol, ax: Axes) -> None:
     others = np.where(np.eye(protocol.n, dtype=bool), np.nan, exact_loss(protocol).T)
     image = ax.imshow(others, vmin=0.0, vmax=max(1.0, float(np.nanmax(others))), cmap="cividis")
-    ax.set(xlabel="about node", ylabel="node that looks", title="share of local privacy lost")
+    ax.set(xlabel="about node", ylabel="node that looks", title=figures.SHARE)
     ax.figure.colorbar(image, ax=ax, shrink=0.8)
 
 
@@ -220,7 +220,7 @@ def _(view: GaussianView, ax: Axes) -> None:
     colors = [figures.COLORS[1] if view.covers(u) else figures.COLORS[0] for u in range(view.n)]
     ax.bar(range(view.n), view.leakage(), color=colors)
     who = ", ".join(map(str, view.observers)) or "an outsider"
-    ax.set(xlabel="node", ylabel="share of local privacy lost", title=f"seen by {who}; orange: computed")
+    ax.set(xlabel="node", ylabel=figures.SHARE, title=f"seen by {who}; orange: computed")
 
 
 @_draw.register(Guarantee)

@@ -107,6 +107,7 @@ def guarantee_row(
         "against": wording.stored_adversary(who, names, noun),
         "view": about.get("kind"),
         "count": about.get("count"),
+        "observers": list(about.get("observers") or ()),
         "what": stored.get("what", ""),
         "hides": hides,
         "adjacency": wording.adjacency(hides, about.get("user"), names=names, noun=noun),
@@ -343,7 +344,7 @@ def audit(result: StoredResult) -> Section:
         for name, a in values["audits"].items()
     ]
     refuted = [k for k, a in enumerate(audits) if a["refuted"]]
-    ours = [audits[k]["view"] for k in refuted if audits[k]["label"] in ("ldp", "exact")]
+    ours = [audits[k]["view"] for k in refuted if wording.is_guarantee(audits[k]["label"])]
     lead = words["lead"].format(**values)
     lead += words["refuted"].format(ours=", ".join(ours)) if ours else words["holds"]
     if len(refuted) > len(ours):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,11 +20,14 @@ from sottovoce import __version__
 from sottovoce._format import percent
 from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
-from sottovoce.accounting.exact import exact_loss
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.shares import pair_shares
+from sottovoce.accounting.release import ReleaseKind, count_by_kind
 from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.registry import algorithm
+from sottovoce.errors import ConfigError
 from sottovoce.objectives.trivial import comparison
 from sottovoce.report.rendering import environment
 from sottovoce.report.sections import guarantee_row
@@ -33,9 +37,11 @@ if TYPE_CHECKING:
 
 MATRIX = 24  # members up to which the matrix fits on a page
 _STEPS = 64  # steps over which the shares of a long schedule are averaged
+_TRIED = 3  # members that the accountant is asked about to name the worst
 _TONE = {YES: "good", NO: "bad", PART: "bad", UNKNOWN: "open"}
 _USEFUL = {True: YES, False: NO, None: UNKNOWN}
 _VIEWS = ("local", "outsider", "colluders", "network", "pairwise", "central")
+_DISTRIBUTION = {"gaussian": "Gaussian", "laplace": "Laplace", "noisy-max": "Laplace"}
 _STATED = ("view", "adjacency", "label", "mu", "assumptions")
 Lifetime = Sequence[Mapping[str, Any]]
 
@@ -53,13 +59,15 @@ def of_plan(
     privacy: Guarantee | None = None,
     local: Guarantee | None = None,
     use: Mapping[str, Any] | None = None,
+    simulated: bool = False,
 ) -> dict[str, Any]:
     """Return the summary page of a plan that has not run yet.
 
     ``names`` are those of the members; ``delta``, ``limit`` and ``adversary`` the budget; ``accepted`` what
     is read of private records and not charged, by name; ``lifetime`` rows of `LifetimeLedger.forecast`, where
     this is about one member. ``privacy``, ``local`` and ``use`` (the plan's assessment, which says whether
-    the answer is of use) are computed where they are not known.
+    the answer is of use) are computed where they are not known. ``simulated`` says that the noise is drawn
+    from a seed.
 
     Examples
     --------
@@ -77,10 +85,7 @@ def of_plan(
     labels = [f"member {v}" for v in range(plan.n)] if names is None else [str(name) for name in names]
     stated = _stated(privacy.to_dict(delta), None if names is None else labels)
     shares, steps = _shares(plan)
-    losses = []
-    if shares is not None and not {"user", "observer"} & set(view):
-        losses = _member_losses(plan, shares, labels, view, delta)
-    losses = losses or [_loss(stated, "worst member", "any")]
+    losses = _member_losses(plan, shares, labels, view, stated)
     if stated["view"] not in ("local", "central"):
         local = plan.privacy("local") if local is None else local
         losses.append(_loss(_stated(local.to_dict(delta), labels), "against everybody", "any"))
@@ -88,10 +93,12 @@ def of_plan(
     return _page(
         "plan",
         title or plan.name,
-        [_private(stated, uncharged, limit), useful],
+        [_private(stated, uncharged, limit, simulated=simulated), useful],
         {"plan": _digest(plan.describe())},
-        members=[{"name": name} for name in labels[:200]],
-        **_scope(stated, uncharged, ledger=bool(lifetime)),
+        members=[] if plan.central else [{"name": name} for name in labels[:200]],
+        noise=_noise_of(plan),
+        holder=_holder(plan.describe()),
+        **_scope(stated, uncharged, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
         matrix=_matrix(shares, labels, steps),
         budgets=_budgets(lifetime, "this plan", stated, limit, delta),
@@ -122,6 +129,8 @@ def of_agreement(
     missing = [str(member["name"]) for member in members if not member["signed"]]
     why = "By every member." if not missing else f"Not by {', '.join(missing)}."
     page["answers"].append(_answer("Signed?", NO if missing else YES, why))
+    if agreement.timing.late != "wait":
+        page["matrix"] = None  # an exchange left out can tell a neighbor more than the schedule does
     del page["marks"]["plan"]
     marks = {"run": agreement.run_id.hex()} | page["marks"]
     return page | {"kind": "agreement", "members": members, "marks": marks}
@@ -155,6 +164,8 @@ def of_statement(
         [_private(stated, accepted, limit, simulated=simulated), finished],
         head | {"run": str(statement["run_id"])},
         members=[{"name": member}],
+        noise="Gaussian",  # the only noise that peers draw
+        holder=_holder(statement),
         **_scope(stated, accepted, simulated=simulated, ledger=bool(lifetime)),
         losses=losses,
         incidents=[str(line) for line in statement.get("incidents") or ()],
@@ -193,6 +204,8 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
         [_private(stated, accepted, limit, simulated=simulated), _answer("Useful?", answer, why)],
         {"result": _digest({key: value for key, value in result.items() if key != "summary_page"})},
         members=[{"name": str(name)} for name in names or ()][:200],
+        noise=_noise_in(rows),
+        holder=_holder({"algorithm": result["name"], **config}),
         **_scope(stated, accepted, simulated=simulated),
         losses=[_loss(each, each["against"]) for each in [stated, *(one for one in shown if one != stated)]],
         budgets=_budgets((), "this run", stated, limit, delta),
@@ -209,7 +222,7 @@ def of_reconstruction(facts: Mapping[str, Any]) -> dict[str, Any]:
 def of_audit(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary page of an audit: whether a claim was refuted."""
     refuted = {name: a["label"] for name, a in facts["audits"].items() if a["refuted"]}
-    ours = [name for name, label in refuted.items() if label in ("ldp", "exact")]
+    ours = [name for name, label in refuted.items() if wording.is_guarantee(label)]
     return _from_template("audit", facts, ours=ours, printed=[name for name in refuted if name not in ours])
 
 
@@ -233,7 +246,9 @@ def _scope(
         "not_covered": wording.not_covered(
             stated["view"],
             stated["hides"],
+            label=stated["label"],
             count=stated["count"],
+            named=bool(stated["observers"]),
             accepted=accepted,
             assumptions=stated["assumptions"],
             simulated=simulated,
@@ -270,7 +285,17 @@ def _page(
     today = {"date": datetime.now(UTC).date().isoformat(), "version": __version__}
     head = {"kind": kind, "purpose": purpose, "answers": answers, "marks": {**marks, **today}}
     page: dict[str, Any] = to_jsonable(
-        {**head, **empty, **words, "matrix": None, "hides_member": None, "stated": None, **parts}
+        {
+            **head,
+            **empty,
+            **words,
+            "matrix": None,
+            "hides_member": None,
+            "stated": None,
+            "noise": "",
+            "holder": "",
+            **parts,
+        }
     )
     return page
 
@@ -296,27 +321,91 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _member_losses(
-    plan: Plan, shares: np.ndarray, names: Sequence[str], view: Mapping[str, Any], delta: float
-) -> list[dict[str, Any]]:
-    """Return what the worst and a typical member lose; nothing for a view that is of no one user."""
-    order = np.argsort(np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1), kind="stable")
-    members = {"worst member": int(order[-1]), "typical member": int(order[(plan.n - 1) // 2])}
+def _noise_of(plan: Plan) -> str:
+    """Return the distributions that the noise of a plan is drawn from, in words; "none" without noise."""
+    drawn = (r for u in range(plan.n) for r in plan.releases(u) if r.noise_std)
+    return " and ".join(sorted({_DISTRIBUTION[release.mechanism] for release in drawn})) or "none"
+
+
+def _noise_in(guarantees: Iterable[Mapping[str, Any]]) -> str:
+    """Return the same for stored guarantees, by the parts of their curves; "" where they have none."""
+    curves = [g["curve"] for g in guarantees]
+    for curve in curves:  # grows by the curves inside a curve
+        curves += [*curve.get("others", ()), *curve.get("bounds", ())]
+    parts = [part for curve in curves for part in curve["parts"]]
+    if any(part["kind"] in ("laplace", "pure") for part in parts):
+        return "Laplace"
+    return "" if not parts else "none" if all(part.get("mu") == "inf" for part in parts) else "Gaussian"
+
+
+def _holder(config: Mapping[str, Any]) -> str:
+    """Return who adds the noise of an algorithm: members, server (its clients), token, curator, or ""."""
     try:
-        each = {who: plan.privacy(**view, user=u).to_dict(delta) for who, u in members.items()}
-    except ValueError:
-        return []
-    return [_loss(_stated(stored, names), who, names[members[who]]) for who, stored in each.items()]
+        plan_class = algorithm(str(config.get("algorithm")))
+    except ConfigError:  # of a package that is not installed here
+        return ""
+    if plan_class.central:
+        return "curator"
+    if plan_class.sequential or config.get("protocol") == "walk":
+        return "token"
+    return "server" if plan_class.network_optional and not config.get("protocol") else "members"
+
+
+def _member_losses(
+    plan: Plan,
+    shares: np.ndarray | None,
+    names: Sequence[str],
+    view: Mapping[str, Any],
+    stated: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """Return the stated loss, which is that of the worst member, with its name, and what a typical one loses.
+
+    The accountant has the numbers; shares and releases only say which members to ask it about. The worst has
+    no name where none of them is known to lose as much as stated, and a typical one is shown where all
+    release alike, so that the shares order the members.
+    """
+    if view.get("user") is not None:
+        return [_loss(stated, "named member", names[view["user"]])]
+    if shares is None or stated["observers"] or stated["view"] == "central":
+        return [_loss(stated, "worst member", "any")]
+
+    def loss_of(user: int) -> dict[str, Any]:
+        return _stated(plan.privacy(**view, user=user).to_dict(float(stated["delta"])), names)
+
+    kinds = [count_by_kind(plan.releases(u)) for u in range(plan.n)]
+    largest = np.where(np.eye(plan.n, dtype=bool), -1.0, shares).max(axis=1)
+    order = np.argsort(largest * list(map(_squared_loss, kinds)), kind="stable")
+    likely = order[: -_TRIED - 1 : -1].tolist()
+    largest_loss = float(stated["epsilon"])
+    worst = next((u for u in likely if math.isclose(float(loss_of(u)["epsilon"]), largest_loss)), None)
+    losses = [_loss(stated, "worst member", "any" if worst is None else names[worst])]
+    if all(kind == kinds[0] for kind in kinds):
+        typical = int(order[(plan.n - 1) // 2])
+        losses.append(_loss(loss_of(typical), "typical member", names[typical]))
+    return losses
+
+
+def _squared_loss(kinds: Counter[ReleaseKind]) -> float:
+    """Return about what an agent with these releases loses under local privacy, to compare agents by."""
+    return sum(
+        count * ((1.0 if kind.adjacency == "user" else kind.sample_rate) / kind.noise_to_sensitivity) ** 2
+        for kind, count in kinds.items()
+    )
 
 
 def _shares(plan: Plan) -> tuple[np.ndarray | None, int]:
-    """Return (n, n) the share of one step's local privacy, ``[user, observer]``, and over how many steps."""
-    if not plan.observation.exact_pairs or not 1 < plan.n <= 4 * MATRIX:
+    """Return (n, n) the share of the loss of one step, ``[user, observer]``, and over how many steps."""
+    if not 1 < plan.n <= 4 * MATRIX:
         return None, 0
     steps = min(plan.steps, _STEPS)
     times = Counter(plan.schedule(k) for k in range(steps))
-    leakage = [count * exact_loss(protocol) for protocol, count in times.items()]
-    return np.sum(leakage, axis=0) / steps, steps
+    total = np.zeros((plan.n, plan.n))
+    for protocol, count in times.items():
+        shares = pair_shares(plan, protocol)
+        if shares is None:
+            return None, 0
+        total += count * shares
+    return total / steps, steps
 
 
 def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict[str, Any] | None:
@@ -324,7 +413,8 @@ def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict
         return None
     over = "" if steps == 1 else f", mean of {steps} steps"
     what = (
-        "Row: whose data. Column: who looks. 0: learns nothing. 1: sees that member's noisy numbers in full"
+        "Row: whose data. Column: who looks. Share of the squared loss (mu²): a quarter is about half of "
+        "epsilon. 0: learns nothing. 1: sees that member's noisy numbers in full"
     )
     values = [[None if u == v else float(x) for v, x in enumerate(row)] for u, row in enumerate(shares)]
     return {"names": list(names), "values": values, "what": f"{what}{over}."}

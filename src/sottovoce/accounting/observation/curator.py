@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sottovoce.accounting.guarantee import Guarantee, Label
 from sottovoce.accounting.observation.base import ObservationModel
 from sottovoce.accounting.question import PrivacyQuestion
+from sottovoce.accounting.wording import CURATOR
 from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ class Curator(ObservationModel):
             )
         label: Label = "exact" if self.published is None else "published"
         source = () if self.published is None else (self.published,)
-        trusted = "the curator who holds the records is trusted"
-        return question.answer(label, question.local_guarantee().curve, (trusted, *source))
+        return question.answer(label, question.local_guarantee().curve, (CURATOR, *source))
 
     def default_view(
         self, plan: AccountablePlan, observer: int | None, user: int | None

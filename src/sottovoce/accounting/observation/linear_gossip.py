@@ -37,7 +37,7 @@ class LinearGossip(ObservationModel):
                 return _conditional(question)
             if _releases_once(question):
                 return Averaging().guarantee(question)
-        return question.local_guarantee(delay=0)
+        return question.guarantee_in_reach(delay=0)
 
     def guarantee_each(self, question: PrivacyQuestion) -> dict[int, Guarantee]:
         """Return the guarantees of all users, of a single step from one view."""

@@ -31,7 +31,7 @@ class LocalOnly(ObservationModel):
     def guarantee(self, question: PrivacyQuestion) -> Guarantee:
         """Return the local-DP guarantee, or the printed formula if it is requested by its label."""
         one_node = question.view in ("network", "pairwise")
-        if question.label != "published" or self.published is None or not one_node:
-            return question.local_guarantee(delay=self.delay)
-        curve, source = self.published
-        return question.answer("published", curve, (source,))
+        if question.label == "published" and self.published is not None and one_node:
+            curve, source = self.published
+            return question.answer("published", curve, (source,))
+        return question.local_guarantee() if self.delay is None else question.guarantee_in_reach(self.delay)

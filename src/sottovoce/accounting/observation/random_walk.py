@@ -52,7 +52,7 @@ _MAX_WORK = 4e9  # elementary steps spent on one question
 
 @dataclass(frozen=True)
 class TokenWalk(ObservationModel):
-    """A token visits agents along a path drawn during the run and kept secret."""
+    """A token visits agents along a path that is drawn during the run; an observer may know all of it."""
 
     network: Network
     steps: int  # hops of each token

@@ -26,6 +26,7 @@ from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.shares import shares_to
 from sottovoce.accounting.published.exact_comparison import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
@@ -163,6 +164,11 @@ def open_plan(path: Path) -> Opened:
         from sottovoce.peers.agreement import read_agreement
 
         agreement = read_agreement(path)
+        if agreement.timing.late != "wait":
+            raise ConfigError(
+                f"Peers of {path.name} may leave out exchanges, which can tell a neighbor more than the "
+                "schedule does, so only the local guarantee holds; sottovoce peer check prints it."
+            )
         network = replace(agreement.network, node_names=tuple(member.name for member in agreement.members))
         protocol, delta = agreement.algorithm.protocol, agreement.budget.delta
         return Opened(agreement.plan, network, agreement.title, delta, protocol=protocol)
@@ -463,13 +469,13 @@ class ExplorerModel:
 
     def _shares(self, who: tuple[int, ...]) -> np.ndarray:
         """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it."""
-        if self.plan.observation.exact_pairs:
-            if who not in self._leakage:
-                self._leakage[who] = np.asarray(self.protocol.view(set(who)).leakage())
-            return self._leakage[who]
-        h = np.ones(self.network.n)
-        h[list(who)] = 0.0
-        return h
+        if who not in self._leakage:
+            shares = shares_to(self.plan, who, self.protocol)
+            if shares is None:
+                shares = np.ones(self.network.n)
+                shares[list(who)] = 0.0
+            self._leakage[who] = shares
+        return self._leakage[who]
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
@@ -479,17 +485,18 @@ class ExplorerModel:
             or self._ratio is None
         ):
             return None
-        if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
-            return None  # the formula is for one noise for all
         table = _published_table(self.protocol, self.network)
         return np.asarray(table[:, list(who)].sum(axis=1))
 
-    @property
+    @cached_property
     def _ratio(self) -> float | None:
-        """Sensitivity over noise of one release, where there is one."""
-        if self.plan.query_kind == "value":
-            return float(2 * self.plan.radius / self.plan.noise_std)
-        return None
+        """Sensitivity over noise of a release, where everybody has one and all are alike."""
+        if self.plan.query_kind != "value":
+            return None
+        releases = [release for u in range(self.plan.n) for release in self.plan.releases(u)]
+        first = releases[0]
+        alike = {(r.sensitivity, r.noise_std) for r in releases} == {(first.sensitivity, first.noise_std)}
+        return first.sensitivity / first.noise_std if alike and first.noise_std else None
 
     def _combined(self, who: tuple[int, ...]) -> str:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""

@@ -131,7 +131,7 @@ def _network_plot() -> figure:
 def _course_plot() -> figure:
     """Return the drawing of the course over rounds, empty."""
     source = _source("course", "rounds worst mean published")
-    plot = _figure("course-plot", -0.02, 1.08, x_axis_label="rounds", y_axis_label="share lost")
+    plot = _figure("course-plot", -0.02, 1.08, x_axis_label="rounds", y_axis_label="share of mu²")
     for key, legend, color, dash in (
         ("worst", "exact, worst", figures.EXACT, "solid"),
         ("mean", "exact, mean", figures.GOOD, "dashed"),
