@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from sottovoce._format import compared, number, significant
+from sottovoce._format import number, significant
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import console, emit, safe, table
+from sottovoce.cli.output import console, emit, template
 from sottovoce.cli.peer_options import (
     DirectoryOption,
     Population,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.peers.agreement import Agreement
-    from sottovoce.peers.forecast import Forecast
 
 
 def draft(
@@ -95,14 +94,13 @@ def agree(
     if data is not None:
         read_records(data, agreement)
     if not json:
-        _show_summary(console(), summary)
-        _show_cost(console(), agreement, rows)
+        _readable(agreement, summary, rows)(console())
     for node in range(agreed_run.n):
         agreed_run.spending(node)
     earlier = [read_agreement(each) for each in previous or ()]
     expected = forecast(own, agreed_run, population=population, previous=earlier)
     if not json:
-        _show_forecast(console(), expected)
+        template("forecast", expected=expected)(console())
     expected.require()
     for copy in merge or ():
         agreement = merge_signatures(file, copy)
@@ -136,54 +134,28 @@ def agree(
     emit(result, json, lines)
 
 
-def _show_summary(screen: Console, summary: Mapping[str, Any]) -> None:
-    rows = [(each["name"], each["address"], each["words"]) for each in summary["members"]]
-    screen.print(table(["member", "address", "words of its certificate"], rows, title=safe(summary["title"])))
-    screen.print("Connections: " + ", ".join(f"{u} - {v}" for u, v in summary["connections"]))
-    width = summary["model"].get("parameters")
-    unnamed = summary["model"].get("kind") != "mean" and width is not None
-    columns = f"not agreed. Every member must prepare the same {width} columns in the same order."
-    for part in ("algorithm", "model", "data", "timing"):
-        default = columns if part == "data" and unnamed else "the defaults"
-        options = ", ".join(f"{name} = {value}" for name, value in summary[part].items())
-        screen.print(safe(f"{part.capitalize()}: {options or default}"))
-    for sentence in summary["assumptions"]:
-        screen.print(safe(f"Assumed: {sentence}"))
-
-
-def _show_cost(screen: Console, agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> None:
-    algorithm, many = agreement.algorithm, rows[0].get("tolerate")
-    protocol = algorithm.protocol or agreement.plan.schedule(0).name
-    screen.print(safe(f"{agreement.title}: {algorithm.name} over {protocol} on {agreement.graph}"))
-    screen.print(f"Run {agreement.run_id.hex()}")
-    views = {"local": "all messages seen"}
+def _readable(
+    agreement: Agreement, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Callable[[Console], None]:
+    """Return what prints an agreement with its cost for every member."""
+    many = rows[0].get("tolerate")
+    views = {"local": "all others together"}
     if many:  # masked sums
-        members = "one member" if many == 1 else f"{many} members"
-        views = {"local": "own noise alone", "colluders": f"any {members} (charged to the budget)"}
-    views["network"] = "worst member"
-    cells = []
+        views["colluders"] = f"any {'one member' if many == 1 else f'{many} members'} (charged to the budget)"
+    views["network"] = "one member, the worst"
+    costs = []
     for row in rows:
         epsilons = [f"{number(row[f'epsilon_{view}'], 'epsilon')} ({row[f'label_{view}']})" for view in views]
-        cells.append([row["member"], row["releases"], *epsilons, number(row["budget"], "limit")])
-    title = f"Epsilon at delta {number(agreement.budget.delta, 'delta')}, adjacency {algorithm.adjacency}"
-    screen.print(table(["member", "releases", *views.values(), "budget"], cells, title=title))
-
-
-def _show_forecast(screen: Console, expected: Forecast) -> None:
-    if expected.earlier is not None:
-        about, sums = f"delta {number(expected.earlier['delta'], 'delta')}", _sums(expected.earlier)
-        screen.print(f"Agreed budget ({about}): spent before {sums}; the interrupted step is counted in both")
-    for row in expected.lifetime:
-        about = f"{row['adjacency']}, {row['view']}, delta {number(row['delta'], 'delta')}"
-        screen.print(f"Lifetime budget ({about}): spent {_sums(row)}")
-    for remark in expected.remarks:
-        screen.print(safe(f"Note: {remark}"))
-
-
-def _sums(row: Mapping[str, Any]) -> str:
-    """Return what was spent, what is new and the total beside its limit."""
-    total, limit = compared(row["total"], row["epsilon"], "spent")
-    return f"{number(row['spent'], 'spent')} + new {number(row['adds'], 'spent')} = total {total} of {limit}"
+        costs.append([row["member"], row["releases"], *epsilons, number(row["budget"], "limit")])
+    return template(
+        "agreement",
+        agreement=agreement,
+        protocol=agreement.algorithm.protocol or agreement.plan.schedule(0).name,
+        summary=summary,
+        members=[list(each.values()) for each in summary["members"]],
+        views=list(views.values()),
+        costs=costs,
+    )
 
 
 def membership(

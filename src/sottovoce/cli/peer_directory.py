@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from sottovoce._format import compared, number
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import emit, safe, table
+from sottovoce.cli.output import emit, template
 from sottovoce.cli.peer_options import (
     Adjacency,
     Days,
@@ -25,8 +23,6 @@ from sottovoce.cli.peer_options import (
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sottovoce.ledger.balance import LifetimeBudget
 
 
@@ -69,7 +65,8 @@ def init(
     }
     lines = [
         f"{own.name}: {own.folder}; copy of the lifetime ledger: {own.copy}",
-        f"Give {result['certificate']} to the others and read them: {result['words']}",
+        f"Give {result['certificate']} to the other members and read its words to them by telephone: "
+        f"{result['words']}",
         *(f"Trusted: {who}  {words}" for who, words in trusted.items()),
         *(f"Assumed: {sentence}" for sentence in ASSUMPTIONS),
     ]
@@ -100,7 +97,7 @@ def trust(
         raise ConfigError("Name a certificate to trust, or a member to --forget; one of the two.")
     if certificate is None:
         pinned_certificates.forget(forget, why)
-        emit({"name": forget, "pinned": False}, json, [f"{safe(forget)} is no longer pinned."])
+        emit({"name": forget, "pinned": False}, json, [f"{forget} is no longer pinned."])
         return
     name = pinned_certificates.trust(certificate, why, instead=replace)
     fingerprint = pinned_certificates.pinned()[name]
@@ -142,14 +139,21 @@ def budget(
         ledger.set_budget(population, _lifetime_budget(raise_, delta, adjacency, view), why)
     entries = [each for each in ledger.summary() if population in (None, each["population"])]
     result = {"directory": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
-
-    def text(screen: Console) -> None:
-        for each in entries:
-            _show_population(screen, each)
-        for sentence in ASSUMPTIONS:
-            screen.print(f"Assumed: {sentence}")
-
-    emit(result, json, text)
+    charges = {
+        entry["population"]: [
+            [
+                each["since"][:10],
+                each["what"],
+                each["run_id"][:16] or "-",
+                each["status"],
+                each["releases"],
+                ", ".join(each["adjacencies"]),
+            ]
+            for each in entry["charges"]
+        ]
+        for entry in entries
+    }
+    emit(result, json, template("budget", charges=charges, **result))
 
 
 def keygen(
@@ -174,22 +178,3 @@ def keygen(
     result = {"name": identity.name, "certificate": str(certificate), "fingerprint": fingerprint}
     reading = f"Give {certificate} to the other members and read its words to them by telephone."
     emit({**result, "words": words}, json, [f"{identity.name}: {words}", reading])
-
-
-def _show_population(screen: Console, entry: Mapping[str, Any]) -> None:
-    rows = []
-    for each in entry["charges"]:
-        what, run_id = safe(each["what"]), each["run_id"][:16] or "-"
-        adjacencies = ", ".join(each["adjacencies"])
-        rows.append([each["since"][:10], what, run_id, each["status"], each["releases"], adjacencies])
-    heads = ["since", "what", "run", "status", "releases", "adjacency"]
-    screen.print(table(heads, rows, title=entry["population"]))
-    for row in entry["budgets"]:
-        left = max(0.0, row["epsilon"] - row["total"])
-        spent, limit = compared(row["total"], row["epsilon"], "spent")
-        screen.print(
-            f"Spent epsilon {spent} of {limit} at delta {number(row['delta'], 'delta')} "
-            f"({row['adjacency']}, {row['view']}), {number(left, 'remaining')} left"
-        )
-    for remark in entry["remarks"]:
-        screen.print(f"Note: {remark}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from sottovoce._format import Quantity, compared, number, significant
+from sottovoce._format import Quantity, significant
 from sottovoce.cli.options import Json
-from sottovoce.cli.output import console, emit, safe, table
+from sottovoce.cli.output import console, emit, safe, table, template
 from sottovoce.cli.peer_options import (
     AgreementFile,
     DirectoryOption,
@@ -108,20 +107,11 @@ def run(
     files = {"model": str(peer.state / MODEL), "statement": str(peer.state / STATEMENT)}
     if agreed.model.kind != "mean":
         files["saved_model"] = str(_save_model(peer, outcome, agreement))
-    guarantee = outcome.statement["guarantee"]
-    if json:
-        result = {"event": "done", "rounds": outcome.rounds, **files, "guarantee": guarantee}
-        print(json_module.dumps(result))
-        return
-    screen = console()
-    screen.print(
-        f"Done after {outcome.rounds:,} rounds. Against {safe(guarantee['adversary'])}: "
-        f"epsilon {number(guarantee['epsilon'], 'epsilon')} at delta {number(guarantee['delta'], 'delta')}, "
-        f"adjacency {guarantee['adjacency']}, label {guarantee['label']}."
-    )
-    screen.print(f"Model: {safe(files['model'])}   Statement: {safe(files['statement'])}")
-    if "saved_model" in files:
-        screen.print(f"To use it: sottovoce predict {safe(files['saved_model'])} new.csv")
+    result = {"rounds": outcome.rounds, **files, "guarantee": outcome.statement["guarantee"]}
+    if json:  # one line, as the events before it
+        print(json_module.dumps({"event": "done", **result}))
+    else:
+        template("peer_run", **result)(console())
 
 
 def _run_until_done(peer: Peer) -> Outcome:
@@ -166,38 +156,7 @@ def status(state: State, json: Json = False) -> None:
     from sottovoce.peers.status import read_status
 
     now = read_status(state)
-    emit(now, json, lambda screen: _show_status(screen, now))
-
-
-def _show_status(screen: Console, status: Mapping[str, Any]) -> None:
-    mode = "running" if status["running"] else "finished" if status["finished"] else "stopped"
-    screen.print(f"{status['member']} in {safe(repr(status['title']))} ({status['session'][:16]}): {mode}")
-    screen.print(f"round {status['round']} of {status['rounds']}; {status['rows_sent']} messages sent")
-    for name, last in status["heard"].items():
-        received = f"received from {name} up to round {last}"
-        screen.print(received if last >= 0 else f"nothing received from {name} yet")
-    spent, limit = compared(status["epsilon_spent"], status["epsilon_budget"], "spent")
-    against = f"against {safe(status['adversary'])}, label {status['label']}, adjacency {status['adjacency']}"
-    screen.print(
-        f"spent epsilon {spent} of {limit} at delta {number(status['delta'], 'delta')} ({against}) in "
-        f"{status['releases']} releases"
-    )
-    screen.print(f"ledger: {status['ledger_rows']} rows, chain intact, head {status['ledger_head'][:16]}")
-    for incident in status["incidents"]:
-        screen.print(f"incident: {safe(incident)}")
-    live = status["live"]
-    if live is None:
-        return
-    then = "" if status["running"] else " (not running now)"
-    screen.print(f"connections, {live['age']:.0f} s ago{then}:")
-    for name, each in live.get("neighbors", {}).items():
-        heard = each["seconds_since_heard"]
-        last = "never heard" if heard is None else f"last heard {heard:.0f} s before"
-        how = "connected" if each["connected"] else f"away: {each['why'] or 'it has not connected'}"
-        line = f"  {name}: {how}; {last}; {each['frames']} frames; package {each['package'] or '?'}"
-        screen.print(safe(line))
-    for each in live.get("refused", ()):
-        screen.print(safe(f"  refused from {each['from']}: {each['count']} ({each['why']})"))
+    emit(now, json, template("peer_status", status=now))
 
 
 @exit_codes()

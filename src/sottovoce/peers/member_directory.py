@@ -48,8 +48,8 @@ from sottovoce.peers.member_data import Records
 
 KEY = "key"
 ASSUMPTIONS = (
-    "member directory and second copy were never set back together (a snapshot of the whole machine does "
-    "that)",
+    "the member directory and its second copy were never restored from a backup together (a snapshot of the "
+    "whole machine restores both)",
     "the populations of this member directory have no person in common",
 )
 
