@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.algorithms.cases import CASES, N
+from tests.peers.conftest import Consortium
 
 import sottovoce as sv
 from sottovoce.algorithms import FederatedADMM
@@ -23,7 +24,6 @@ from sottovoce.noise.discrete import Bits
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.agreement import example_agreement, read_agreement
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.planfile.training import load_training
@@ -281,7 +281,7 @@ def flower():
 
 
 def peer():
-    agreement = read_agreement(example_agreement()[0])
+    agreement = Consortium("", n=2, graph="path:2", dim=1).agreement
     agreed_run, records = AgreedRun(agreement), Records(np.zeros((2, 1)), np.zeros(0))
     directory = MemberDirectory("member")
     program = agreed_run.program(0, records)

@@ -230,5 +230,5 @@ def test_titles_in_any_script_are_kept_and_signed(consortium):
 def test_names_in_certificates_of_others_are_checked_too(name, consortium):
     """A certificate made with another tool may bear any name; an agreement takes only plain ones."""
     entry = consortium(n=2, graph="path:2").agreement.members[0].model_dump()
-    with pytest.raises(ValueError, match="lower-case letters"):
+    with pytest.raises(IdentityError, match="lower-case letters"):
         Member(**{**entry, "name": name})

@@ -1,10 +1,10 @@
 """Plan files whose algorithm is a class of the user's own file."""
 
 import pytest
+from tests.peers.conftest import Consortium
 
 import sottovoce as sv
 from sottovoce.errors import ConfigError, SottovoceError
-from sottovoce.peers.agreement import example_agreement, read_agreement
 from sottovoce.peers.agreement_plan import agreed_plan
 from sottovoce.planfile.training import load_training, run_training
 
@@ -97,7 +97,7 @@ def test_options_are_those_of_the_class(folder):
 
 def test_an_agreement_never_runs_a_file(folder):
     load_training(write(folder))
-    agreement = read_agreement(example_agreement()[0])
+    agreement = Consortium(folder, n=2, graph="path:2").agreement
     for name in ("mine:Slow", "slow-sgd"):
         stated = {**agreement.algorithm.stated, "name": name}
         with pytest.raises(ConfigError, match="algorithm must be one of"):

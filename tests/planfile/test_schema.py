@@ -1,11 +1,11 @@
 """Bad input to a plan: one sentence, the same in Python, in a plan file and in an agreement."""
 
 import math
-import tomllib
 from dataclasses import fields
 
 import numpy as np
 import pytest
+from tests.peers.conftest import Consortium
 
 import sottovoce as sv
 from sottovoce import graphs
@@ -17,7 +17,7 @@ from sottovoce.errors import SottovoceError
 from sottovoce.ledger.balance import LifetimeBudget
 from sottovoce.ledger.lifetime import VARIABLE
 from sottovoce.objectives import GLM
-from sottovoce.peers.agreement import example_agreement, parse_agreement
+from sottovoce.peers.agreement import parse_agreement
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.planfile.read import plan_from_settings
 from sottovoce.planfile.schema import check_plan_file
@@ -108,7 +108,8 @@ def in_an_agreement(kind, options, example):
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    return tomllib.loads(example_agreement(tmp_path_factory.mktemp("example"))[0].read_text())
+    content = Consortium(tmp_path_factory.mktemp("example"), n=2, graph="path:2").agreement
+    return content.model_dump(exclude={"signatures"}, exclude_unset=True)
 
 
 @pytest.mark.parametrize("name", FILED)

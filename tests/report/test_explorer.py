@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.peers.conftest import Consortium
 
 import sottovoce as sv
 from sottovoce._format import fixed
@@ -121,13 +122,10 @@ def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
     assert not louder.scene()["can_draw"]
 
 
-def test_an_agreement_is_opened():
-    from sottovoce.peers.agreement import example_agreement
-
-    file, _ = example_agreement()
-    opened = open_plan(file)
+def test_an_agreement_is_opened(tmp_path):
+    opened = open_plan(Consortium(tmp_path, n=2, graph="path:2").file)
     model = ExplorerModel(opened.setting, opened)
-    assert model.names == ["ada", "bo"]
+    assert model.names == ["m0", "m1"]
     assert model.scene()["title"] == opened.title != ""
     row = model.view([0])["rows"][1]
     assert row["epsilon"] == fixed(

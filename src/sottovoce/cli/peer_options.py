@@ -75,16 +75,6 @@ def private_process() -> Iterator[None]:
         os.umask(before)
 
 
-def checked_address(address: str, whose: str) -> str:
-    """Return the address that an option names, or nothing."""
-    from sottovoce.peers.agreement import check_address
-
-    try:
-        return check_address(address, whose) if address else ""
-    except ValueError as error:
-        raise ConfigError(f"{error}.") from None
-
-
 def require_directory(folder: Path | None) -> MemberDirectory:
     """Return the member directory of this machine; a machine without one is refused."""
     from sottovoce.peers.member_directory import find_member_directory

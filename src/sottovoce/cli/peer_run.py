@@ -24,7 +24,6 @@ from sottovoce.cli.peer_options import (
     Records,
     State,
     StateOption,
-    checked_address,
     exit_codes,
     find_member,
     private_process,
@@ -68,7 +67,7 @@ def run(
     import signal
 
     from sottovoce.cli.peer_log import Log
-    from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.agreement import check_address, read_agreement
     from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
@@ -76,6 +75,8 @@ def run(
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes does not end the run
     log = Log(json=json, level=log_level)
+    if listen:
+        check_address(listen, "The address in --listen")
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
     own, key = find_member(directory, identity, state)
@@ -90,7 +91,7 @@ def run(
         read_records(data, agreed),
         state,
         log=log,
-        listen=checked_address(listen or "", "The address in --listen") or None,
+        listen=listen,
         revoked=revoke or (),
         secrets=key,
         member_directory=own,
@@ -273,12 +274,14 @@ def check(
     """
     import asyncio
 
+    from sottovoce.peers.agreement import check_address
     from sottovoce.peers.connection import parse_proxy
     from sottovoce.peers.preflight import check_files, check_neighbors
 
     own, key = find_member(directory, identity, needs_state=False)
     http_proxy = parse_proxy(proxy) if proxy else None
-    listen = checked_address(listen or "", "The address in --listen") or None
+    if listen:
+        check_address(listen, "The address in --listen")
     files = check_files(
         agreement, identity=key, data=data, state=state, member_directory=own, population=population
     )

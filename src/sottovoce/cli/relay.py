@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from sottovoce.cli.options import Json
-from sottovoce.cli.peer_options import checked_address, exit_codes
+from sottovoce.cli.peer_options import exit_codes
 
 
 @exit_codes()
@@ -34,10 +34,10 @@ def relay(
     import signal
 
     from sottovoce.cli.peer_log import Log
-    from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.agreement import check_address, read_agreement
     from sottovoce.peers.relay import Relay, edge_tokens
 
-    checked_address(listen, "The address in --listen")
+    check_address(listen, "The address in --listen")
     tokens: set[bytes] = set()
     for file in only or ():
         agreement = read_agreement(file)

@@ -41,6 +41,8 @@ from sottovoce.ledger.cost import (
 
 FORMAT = 1
 Row = dict[str, Any]
+# what a row holds of a charge as it is; its costs follow, and later acts change its status
+_CHARGED = ("population", "what", "node", "run_id", "records", "state", "training", "continues")
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,7 @@ def _kind(guarantee: Guarantee) -> tuple[str, str]:
 
 def charge_to_row(new: Charge) -> Row:
     """Return a charge as the content of a row; run ledgers hold it too."""
-    row: Row = {"act": "charge", "population": new.population, "what": new.what, **costs_to_row(new)}
-    if new.training:
-        row["training"] = new.training
-    if new.run_id:
-        row |= {name: getattr(new, name) for name in ("run_id", "node", "records", "state", "continues")}
-    return row
+    return {"act": "charge", **{name: getattr(new, name) for name in _CHARGED}, **costs_to_row(new)}
 
 
 def costs_to_row(new: Charge) -> Row:
@@ -206,17 +203,9 @@ def costs_from_row(row: Mapping[str, Any]) -> Row:
 
 def charge_from_row(row: Mapping[str, Any]) -> Charge:
     """Return the charge that `charge_to_row` wrote."""
-    words = {name: row.get(name, "") for name in ("run_id", "records", "state", "training")}
-    return Charge(
-        row["population"],
-        row["what"],
-        node=row.get("node"),
-        status="charged" if words["run_id"] else "ended",
-        since=row.get("time", ""),
-        continues=tuple(row["continues"]) if words["run_id"] else (),
-        **costs_from_row(row),
-        **words,
-    )
+    values = {name: row[name] for name in _CHARGED} | {"continues": tuple(row["continues"])}
+    status = "charged" if row["run_id"] else "ended"
+    return Charge(**values, **costs_from_row(row), status=status, since=row.get("time", ""))
 
 
 def require_lifetime_budget(forecast: Iterable[Row], consequence: str) -> None:

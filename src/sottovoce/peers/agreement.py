@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -28,17 +27,16 @@ from sottovoce.accounting.budget import delta_warning
 from sottovoce.accounting.wording import LARGE_DELTA
 from sottovoce.algorithms.plan import public_units
 from sottovoce.data.tables import Classes, Columns, Missing, Scale
-from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
+from sottovoce.errors import ConfigError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan, contacts
 from sottovoce.peers.identity import (
     DAMAGED,
-    MEMBER_NAME,
     Identity,
     check_certificate,
     common_name,
     fingerprint,
-    make_identity,
     read_certificate,
+    require_member_name,
     verify,
 )
 from sottovoce.peers.run_keys import make_mask_key, mask_statement
@@ -87,9 +85,7 @@ class Member(_Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Member:
-        named = MEMBER_NAME.fullmatch(self.name)
-        rule = "a member's name has lower-case letters, digits and hyphens, at most 63"
-        _refuse_if(not named, f"{rule}, got {self.name[:80]!r}")
+        require_member_name(self.name)
         pem = self.certificate.encode()
         try:
             digest, owner = fingerprint(pem), common_name(pem)
@@ -523,10 +519,10 @@ class Agreement(_Part):
 
 
 def check_address(address: str, whose: str) -> str:
-    """Return a host and port that can be called, or raise ``ValueError``."""
+    """Return a host and port that can be called, or raise."""
     host_and_port = _ADDRESS.fullmatch(address)
     if host_and_port is None or not 0 < int(host_and_port[2]) < 65536:
-        raise ValueError(f"{whose} must be host:port, got {address[:80]!r}")
+        raise ConfigError(f"{whose} must be host:port, got {address[:80]!r}.")
     return address
 
 
@@ -641,36 +637,8 @@ def write_agreement(
     """Write ``draft`` (title, graph, algorithm, model, ...) and the members as an agreement file."""
     text = to_toml({**draft, "members": list(members)})
     agreement = parse_agreement(text.encode(), str(path))
-    try:
-        atomic_write(path, text)
-    except DataError as error:
-        raise ConfigError(f"The agreement cannot be written: {error}") from None
+    atomic_write(path, text)
     return agreement
-
-
-def example_agreement(folder: str | Path | None = None) -> tuple[Path, list[Identity]]:
-    """Write a small agreement of two new members, signed by nobody; return its file and the members.
-
-    For examples and first trials: ``ada`` and ``bo`` average one number. Without a folder a new one is made.
-
-    >>> file, members = example_agreement()
-    >>> read_agreement(file).title, [member.name for member in members]
-    ('a mean', ['ada', 'bo'])
-    """
-    folder = Path(folder if folder is not None else tempfile.mkdtemp(prefix="sottovoce-"))
-    members = [make_identity(folder / name, name) for name in ("ada", "bo")]
-    algorithm = {"name": "averaging", "protocol": "gossip:1", "adjacency": "user", "clip_norm": 1.0}
-    draft = {
-        "version": 1,
-        "title": "a mean",
-        "graph": "path:2",
-        "algorithm": {**algorithm, "noise_multiplier": 4.0},
-        "model": {"kind": "mean", "parameters": 1},
-        "budget": {"epsilon": 5.0, "delta": 1e-5},
-    }
-    entries = [member_entry(one.certificate, f"{one.name}.example:4433") for one in members]
-    write_agreement(folder / "agreement.toml", draft, entries)
-    return folder / "agreement.toml", members
 
 
 def member_entry(certificate: bytes, address: str) -> dict[str, str]:

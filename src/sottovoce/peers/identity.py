@@ -144,11 +144,8 @@ def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IdentityError(f"The key in {folder} is of another kind than this program makes.")
     identity = _identity(key, common_name(old), days)
-    try:
-        atomic_write(folder / f"certificate-{until:%Y-%m-%d-%H%M%S}.pem", old, mode=0o644)
-        atomic_write(folder / CERTIFICATE, identity.certificate, mode=0o644)
-    except DataError as error:
-        raise IdentityError(f"The new certificate cannot be written: {error}") from None
+    atomic_write(folder / f"certificate-{until:%Y-%m-%d-%H%M%S}.pem", old, mode=0o644)
+    atomic_write(folder / CERTIFICATE, identity.certificate, mode=0o644)
     return identity
 
 

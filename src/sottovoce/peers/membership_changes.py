@@ -26,7 +26,7 @@ from sottovoce._io import atomic_write
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
-from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
+from sottovoce.errors import BudgetExceeded, ConfigError, LedgerError
 from sottovoce.ledger.balance import Charge, RunClosure
 from sottovoce.ledger.cost import view_name
 from sottovoce.ledger.run_ledger import at_rest, read_ledger
@@ -281,10 +281,7 @@ def draft_membership_change(
         certificate = renewed.get(member.name, member.certificate.encode())
         entries.append(member_entry(certificate, moves.get(member.name, member.address)))
     agreement = write_agreement(path, draft, entries)
-    try:
-        save_model(Path(path).with_suffix(".npz"), model)
-    except DataError as error:
-        raise ConfigError(f"The model to go on from cannot be written: {error}") from None
+    save_model(Path(path).with_suffix(".npz"), model)
     return agreement
 
 
