@@ -1,6 +1,6 @@
 """docs/operations.md: every command runs, or is parsed where it would wait for other machines."""
 
-import asyncio
+import importlib
 import json
 import os
 import re
@@ -13,29 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.peers.conftest import unused_ports
+from tests.peers.conftest import Members, MemoryLinks, draft, unused_ports
+
+from sottovoce._io import to_toml
+from sottovoce.ledger.balance import LifetimeBudget
+from sottovoce.peers.agreement import read_agreement
+from sottovoce.peers.identity import make_identity
+from sottovoce.peers.member_data import read_records
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = (ROOT / "docs/operations.md").read_text().split("\n## ")[1:]
 COMMAND = re.compile(r"^    (\w+)\$ (sottovoce .*)$", re.M)
-DRAFT = """version = 1
-title = "a trial"
-graph = "path:2"
-[algorithm]
-name = "averaging"
-protocol = "gossip:2"
-adjacency = "user"
-clip_norm = 1.0
-noise_multiplier = 4.0
-[model]
-kind = "mean"
-parameters = 2
-[data]
-features = ["a", "b"]
-[budget]
-epsilon = 5.0
-delta = 1e-5
-"""
 # these wait for other machines; everything else on the pages is run
 WAITING = ("peer run", "relay", "peer check")
 # these continue a run of several steps, which the average of the trial is not; see
@@ -44,56 +32,31 @@ CHANGES = ("peer membership", "peer agree next.toml")
 
 
 @pytest.fixture
-def members(call, tmp_path, monkeypatch):
-    """A folder as the pages have it: member directories, certificates, a signed agreement, records, a
-    finished run.
+def finished(call, tmp_path, monkeypatch):
+    """Fill the folder with what the pages assume: member directories, certificates, records, a signed
+    agreement and its run, whose hash is returned.
     """
-    from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.member_data import read_records
-    from sottovoce.peers.member_directory import MemberDirectory
-    from sottovoce.peers.runtime import Peer, PeerConfig
-
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
-    people = ("north", "south")
-    for name in people:
-        words = f"peer init {name}-home --name {name} --epsilon 30 --adjacency add-remove --copy copy-{name}"
-        assert call(*words.split(), "--view", "local").code == 0
-        shutil.copy(f"{name}-home/identity/certificate.pem", f"{name}.pem")
-    for name, other in (people, people[::-1]):
-        words = ["peer", "trust", f"{other}.pem", "--why", "x", "--directory", f"{name}-home"]
-        assert call(*words).code == 0
-    Path("draft.toml").write_text(DRAFT)
     Path("records.csv").write_text("a,b\n" + "\n".join(f"{k / 10},{-k / 10}" for k in range(9)))
-    ports = zip(people, unused_ports(2), strict=True)
-    addresses = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in ports]
-    answer = call("peer", "agree", "draft.toml", *addresses, "-o", "agreement.toml")
-    assert answer.code == 0, answer
-    run = read_agreement("agreement.toml").run_id.hex()
-    shutil.copy("agreement.toml", "unsigned.toml")
-    for name in people:
-        words = ["peer", "agree", "agreement.toml", "--sign", f"{name}-home/identity", "--yes", run]
-        assert call(*words).code == 0
+    limit = LifetimeBudget(30.0, 1e-5, "add-remove", "local")
+    members = Members(tmp_path, MemoryLinks(), ("north", "south"), [limit], lambda: None)
+    content = draft("path:2", {"noise_multiplier": 4.0}, epsilon=5.0, data={"features": ["a", "b"]})
+    agreement = members.write("agreement.toml", content, [f"127.0.0.1:{port}" for port in unused_ports(2)])
+    members.records = dict.fromkeys(members.names, read_records("records.csv", agreement))
+    members.run(agreement)
+    Path("draft.toml").write_text(to_toml(content))
+    Path("unsigned.toml").write_text(Path("agreement.toml").read_text().split("\n[signatures]")[0])
     shutil.copy("agreement.toml", "from-south.toml")
-
-    async def together():
-        agreed = read_agreement("agreement.toml")
-        records = read_records("records.csv", agreed)
-        homes = [MemberDirectory(f"{name}-home") for name in people]
-        peers = [
-            Peer(PeerConfig(agreed, home.identity, records, None, member_directory=home)) for home in homes
-        ]
-        return await asyncio.gather(*[peer.run() for peer in peers])
-
-    asyncio.run(together())
-    for name in people:
-        Path(f"{name}.json").write_text(call("peer", "ledger", f"{name}-home/runs/{run}", "--json").out)
+    run_id = agreement.run_id.hex()
+    for name in members.names:
+        shutil.copy(f"{name}/identity/certificate.pem", f"{name}.pem")
+        Path(name).rename(f"{name}-home")
+        Path(f"{name}.json").write_text(call("peer", "ledger", f"{name}-home/runs/{run_id}", "--json").out)
     shutil.copytree("north-home", "east-home")  # a third name on the pages
-    from sottovoce.peers.identity import make_identity
-
     make_identity("new", "south")
     shutil.copy("new/certificate.pem", "new-south.pem")
-    return run
+    return run_id
 
 
 def parse(words):
@@ -113,14 +76,13 @@ def parse(words):
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.splitlines()[0])
-def test_the_commands_of_a_section_run(section, members, call):
-    run = members
+def test_the_commands_of_a_section_run(section, finished, call):
     lines = COMMAND.findall(section)
     assert lines
     if section.startswith("Files"):
         shutil.copy("unsigned.toml", "agreement.toml")
     for who, line in lines:
-        text = line.replace("HASH", run).replace("FINGERPRINT", "0" * 64).partition(" > ")[0]
+        text = line.replace("HASH", finished).replace("FINGERPRINT", "0" * 64).partition(" > ")[0]
         words = shlex.split(text)[1:]
         if words[:2] == ["peer", "init"]:
             words[2] = "fresh-home"  # the one of the trial has signed already
@@ -140,7 +102,7 @@ def test_the_commands_of_a_section_run(section, members, call):
         assert answer.code == 0, (line, answer)
 
 
-def test_the_restore_drill(members, call):
+def test_the_restore_drill(finished, call):
     """As the page says: the newest line is missed, and comes back from the second copy."""
     shutil.rmtree("north-home/runs")
     ledger = Path("north-home/lifetime.ledger")
@@ -163,8 +125,9 @@ def test_the_image_builds_the_package_from_what_it_copies(tmp_path):
         for source in sources.split():
             place = tmp_path / "image" / target
             if (ROOT / source).is_dir():
-                built = shutil.ignore_patterns("*.egg-info", "__pycache__")
-                shutil.copytree(ROOT / source, place, ignore=built)
+                shutil.copytree(
+                    ROOT / source, place, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+                )
             else:
                 place.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / source, place)
@@ -192,8 +155,9 @@ def test_alert_rules_use_metrics_that_exist():
     from sottovoce.peers.status import metrics
 
     neighbor = {"connected": True, "seconds_since_heard": 1.0, "frames": 3, "clock_ahead": 0.1}
-    counts = "round rounds seconds_since_round releases finished incidents pace_missed"
-    report = dict.fromkeys(counts.split(), 0)
+    report = dict.fromkeys(
+        ("round", "rounds", "seconds_since_round", "releases", "finished", "incidents", "pace_missed"), 0
+    )
     refused = [{"from": "m1", "why": "a frame", "count": 2}]
     shown = metrics({**report, "neighbors": {"m1": neighbor}, "waiting": ["m1"], "refused": refused})
     names = set(re.findall(r"^(sottovoce_\w+)", shown, re.M))
@@ -205,7 +169,7 @@ def test_alert_rules_use_metrics_that_exist():
     assert all(rule["labels"]["severity"] and rule["annotations"]["action"] for rule in rules)
 
 
-def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):
+def test_the_example_in_containers_as_far_as_it_goes_without_docker(call, tmp_path, monkeypatch):
     """The files parse, and what a container would run runs here."""
     yaml = pytest.importorskip("yaml")
     example = ROOT / "examples" / "three-hospitals"
@@ -214,25 +178,26 @@ def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):
     for service in compose["services"].values():
         assert (example / service["build"]["context"] / service["build"]["dockerfile"]).resolve().exists()
     assert compose["services"]["prepare"]["entrypoint"][1].endswith("example/prepare.py")
-    # one hospital after the other: the same words, with this machine's folders for the volumes
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    # what `prepare` starts as processes runs here, with this machine's folders for the volumes
+    monkeypatch.setattr(sys, "path", [str(example), *sys.path])
+    prepare = importlib.import_module("prepare")
+    del sys.modules["prepare"], sys.modules["run"]
+    monkeypatch.setattr(prepare, "peer", lambda *words: call("peer", *words).out)
     places = {name: tmp_path / name for name in ("shared", "north", "south", "east")}
-    words = [sys.executable, str(example / "prepare.py"), *map(str, places.values())]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    folders = list(places.values())
+    prepare.main(folders[0], folders[1:], os.geteuid())
     command = [str(word) for word in compose["services"]["north"]["command"]]
-    folders = {"/shared": str(places["shared"]), "/own": str(places["north"])}
-    there = [re.sub("/shared|/own", lambda match: folders[match[0]], word) for word in command]
+    there = [
+        w.replace("/shared", str(places["shared"])).replace("/own", str(places["north"])) for w in command
+    ]
     context = parse(there)
     assert Path(context.params["agreement"]).exists()
     assert Path(context.params["data"]).exists()
     assert (Path(context.params["identity"]) / "key.pem").exists()
-    from sottovoce.peers.agreement import read_agreement
-
     agreed = read_agreement(context.params["agreement"])
     agreed.require_signatures()
     assert [member.address for member in agreed.members] == ["north:7000", "south:7000", "east:7000"]
-    again = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert "there already" in again.stdout  # restarting the stack makes no new identities
+    prepare.main(folders[0], folders[1:], os.geteuid())  # restarting the stack makes no new identities
+    assert read_agreement(context.params["agreement"]).run_id == agreed.run_id
     assert json.dumps(command).count("--health") == 1
     assert np.loadtxt(places["east"] / "records.csv", delimiter=",", skiprows=1).shape[1] == 32

@@ -29,6 +29,21 @@ AVERAGING = {
 }
 
 
+def draft(graph, algorithm, *, dim=2, kind=None, epsilon=60.0, title="a test", model=None, **more):
+    """Return the tables of an agreement without its members: an average of a few numbers, if not changed."""
+    algorithm = {**AVERAGING, **algorithm}
+    kind = kind or ("mean" if algorithm["name"] == "averaging" else "logistic")
+    return {
+        "version": 1,
+        "title": title,
+        "graph": graph,
+        "algorithm": algorithm,
+        "model": {"kind": kind, "parameters": dim, **(model or {})},
+        "budget": {"epsilon": epsilon, "delta": 1e-5},
+        **more,
+    }
+
+
 @functools.cache
 def identity(name):
     """Identities are made once per process; keys cost time, and no test changes them."""
@@ -102,28 +117,15 @@ class MemoryLink:
 class Consortium:
     """Members, a signed agreement, and everybody's records."""
 
-    def __init__(
-        self, folder, n=3, graph=None, algorithm=None, *, dim=3, kind=None, epsilon=60.0, seed=0, **more
-    ):
+    def __init__(self, folder, n=3, graph=None, algorithm=None, *, dim=3, seed=0, **more):
         self.folder, self.n = Path(folder), n
-        algorithm = {**AVERAGING, **(algorithm or {})}
-        kind = kind or ("mean" if algorithm["name"] == "averaging" else "logistic")
         self.identities = [identity(f"m{i}") for i in range(n)]
         self.file = self.folder / "agreement.toml"
-        draft = {
-            "version": 1,
-            "title": "a test",
-            "graph": graph or f"ring:{n}",
-            "algorithm": algorithm,
-            "model": {"kind": kind, "parameters": dim, **more.pop("model", {})},
-            "budget": {"epsilon": epsilon, "delta": 1e-5},
-            **more,
-        }
         ports = unused_ports(n)
         entries = [
             member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in zip(self.identities, ports, strict=True)
         ]
-        write_agreement(self.file, draft, entries)
+        write_agreement(self.file, draft(graph or f"ring:{n}", algorithm or {}, dim=dim, **more), entries)
         for each in self.identities:
             sign_agreement(self.file, each, secrets=self.folder / f"secrets-{each.name}")
         rng = np.random.default_rng(seed)
@@ -209,10 +211,10 @@ class Members:
         self.keys = {name: directory.identity for name, directory in self.directories.items()}
         self.records = {name: records() for name in names}
 
-    def write(self, file, draft, addresses):
+    def write(self, file, content, addresses):
         """Write an agreement of all members, which everybody trusts and signs."""
         parts = zip(self.names, addresses, strict=True)
-        write_agreement(file, draft, [member_entry(self.keys[v].certificate, place) for v, place in parts])
+        write_agreement(file, content, [member_entry(self.keys[v].certificate, place) for v, place in parts])
         return self.sign(file)
 
     def sign(self, file):
@@ -237,6 +239,15 @@ class Members:
         directory = MemberDirectory(self.directories[name].folder)
         options = {"records": self.records[name], "member_directory": directory, **options}
         return Peer(PeerConfig(agreement, self.keys[name], state=state, **options))
+
+    def run(self, agreement, **options):
+        """Run all members in memory; return their outcomes."""
+
+        async def together():
+            peers = [self.peer(name, agreement, transport=self.connections, **options) for name in self.names]
+            return await asyncio.gather(*[peer.run() for peer in peers])
+
+        return asyncio.run(together())
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A member directory: runs begin once, go on with their own folder and records, and are charged for good."""
 
-import asyncio
 import math
 import shutil
 import stat
@@ -9,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.peers.conftest import Members
+from tests.peers.conftest import Members, draft
 
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError
 from sottovoce.ledger.balance import LifetimeBudget
@@ -33,26 +32,12 @@ class Runs(Members):
             folder, connections, names, [limit], lambda: Records(rng.standard_normal((5, 2)), np.zeros(0))
         )
 
-    def agree(self, title, noise=2.0, protocol="gossip:3", ports=(4400, 4401, 4402)):
+    def agree(self, title, noise=2.0, protocol="gossip:3"):
         """Averaging of two numbers: one release with sensitivity 2 clips, so mu = 2 / noise."""
-        algorithm = {"name": "averaging", "protocol": protocol, "adjacency": "user", "clip_norm": 1.0}
-        draft = {
-            "version": 1,
-            "title": title,
-            "graph": f"path:{len(self.names)}",
-            "algorithm": {**algorithm, "noise_multiplier": noise},
-            "model": {"kind": "mean", "parameters": 2},
-            "budget": {"epsilon": 50.0, "delta": DELTA},
-        }
-        addresses = [f"127.0.0.1:{port}" for port in ports[: len(self.names)]]
-        return self.write(self.folder / f"{title}.toml", draft, addresses)
-
-    def run(self, agreement, **options):
-        async def together():
-            peers = [self.peer(name, agreement, transport=self.connections, **options) for name in self.names]
-            return await asyncio.gather(*[peer.run() for peer in peers])
-
-        return asyncio.run(together())
+        algorithm = {"protocol": protocol, "noise_multiplier": noise}
+        content = draft(f"path:{len(self.names)}", algorithm, epsilon=50.0, title=title)
+        addresses = [f"{name}.example:1" for name in self.names]
+        return self.write(self.folder / f"{title}.toml", content, addresses)
 
     def total(self, name="north"):
         return self.directories[name].lifetime_ledger.summary()[0]["budgets"][0]["total"]

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.peers.conftest import Members
+from tests.peers.conftest import Members, draft
 
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.ledger.balance import LifetimeBudget
@@ -18,14 +18,7 @@ from sottovoce.peers.membership_changes import draft_membership_change, earlier_
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 Z, STEPS, DELTA = 20.0, 12, 1e-5
-LEARNING = {
-    "name": "consensus-sgd",
-    "adjacency": "user",
-    "clip_norm": 1.0,
-    "noise_multiplier": Z,
-    "steps": STEPS,
-    "learning_rate": 0.1,
-}
+LEARNING = {"name": "consensus-sgd", "noise_multiplier": Z, "steps": STEPS, "learning_rate": 0.1}
 
 
 class Versions(Members):
@@ -40,17 +33,10 @@ class Versions(Members):
             [LifetimeBudget(epsilon, DELTA, "user", view) for view in views],
             lambda: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)),
         )
-        draft = {
-            "version": 1,
-            "title": "a test",
-            "graph": f"complete:{n}",
-            "algorithm": {**LEARNING, "protocol": protocol},
-            "model": {"kind": "logistic", "parameters": 2},
-            "budget": {"epsilon": epsilon, "delta": DELTA},
-            "timing": {"ask_again": 0.2, "witness": 2},
-        }
+        timing = {"ask_again": 0.2, "witness": 2}
+        content = draft(f"complete:{n}", {**LEARNING, "protocol": protocol}, epsilon=epsilon, timing=timing)
         self.call, self.file = call, folder / "agreement.toml"
-        self.write(self.file, draft, [f"{name}.example:1" for name in names])
+        self.write(self.file, content, [f"{name}.example:1" for name in names])
         self.previous, self.population = None, None
 
     @property

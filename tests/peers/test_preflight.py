@@ -11,6 +11,7 @@ from sottovoce.errors import LostPeer
 from sottovoce.peers.core import Timing
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.preflight import check_files, check_neighbors
+from sottovoce.peers.transport import apart_in_words
 
 
 @pytest.fixture
@@ -46,16 +47,6 @@ def write(group, name, content):
     return group.folder / name
 
 
-def changed(group, old, new):
-    """Write another agreement: the group's with one change."""
-    return {"agreement": write(group, "changed.toml", group.file.read_bytes().replace(old, new))}
-
-
-def narrow(group):
-    np.savez(group.folder / "narrow.npz", X=np.zeros((4, 2)))
-    return {"data": group.folder / "narrow.npz"}
-
-
 def foreign(group):
     make_identity(group.folder / "foreign", "m0")
     return {"identity": group.folder / "foreign"}
@@ -65,20 +56,14 @@ WRONG = {
     "a certificate for an agreement": (
         lambda g: {"agreement": g.identity_folder(0) / "certificate.pem"}, "agreement", "is not valid TOML"
     ),
-    "an archive for an agreement": (
-        lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is not valid TOML"
-    ),
     "a draft": (
         lambda g: {"agreement": write(g, "draft.toml", g.file.read_bytes().split(b"[[members]]")[0])},
         "agreement", "no [[members]]",
     ),
-    "a version too new": (
-        lambda g: changed(g, b"version = 1", b"version = 3"), "agreement", "version 3; this sottovoce"
-    ),
     "an unsigned change": (
-        lambda g: changed(g, b"a test", b"a trap"), "signatures", "was changed after signing"
+        lambda g: {"agreement": write(g, "changed.toml", g.file.read_bytes().replace(b"a test", b"a trap"))},
+        "signatures", "was changed after signing",
     ),
-    "another column": (narrow, "data", "got (4, 2)"),
     "a PDF for records": (
         lambda g: {"data": write(g, "records.csv", b"%PDF-1.7\n\xe2\xe3\xcf\xd3")}, "data",
         "is not text; export the table as CSV",
@@ -99,7 +84,7 @@ def test_bad_input_is_one_sentence(case, group):
 
 
 async def around(group, *nodes, clock=time.time):
-    """What members find around them while m1 runs and m2 does not; how many frames m1 took from m0."""
+    """Return the findings of members while m1 runs and m2 does not, and how many frames m1 took from m0."""
     peer = group.peers()[1]
     peer.transport.clock = clock
     running = asyncio.create_task(peer.run())
@@ -121,17 +106,16 @@ def test_each_neighbor_is_asked_and_nothing_is_sent(group):
     assert heard == 0
 
 
-@pytest.mark.parametrize(("hours", "words"), [(1, "1 h 0 min ahead"), (-25, "1 d 1 h behind")])
-def test_a_clock_that_is_off_is_told_with_its_hours(hours, words, group):
-    apart = 3600 * hours + 5 * (1 if hours > 0 else -1)
-    [findings], _ = asyncio.run(around(group, 0, clock=lambda: time.time() + apart))
+def test_a_wrong_clock_is_named_with_its_hours(group):
+    [findings], _ = asyncio.run(around(group, 0, clock=lambda: time.time() - 25 * 3600 - 5))
     assert not findings["clock"].passed
-    assert f"m1's is {words}" in findings["clock"].says
+    assert "m1's is 1 d 1 h behind" in findings["clock"].says
+    assert apart_in_words(3605) == "1 h 0 min ahead"
     assert f"{dt.datetime.now(dt.UTC):%Y-%m-%d}" in findings["clock"].says
 
 
 def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, consortium, tmp_path):
-    """F8: the reason is told when it occurs, by name, at both ends, and it is in the last sentence."""
+    """The reason is logged when it occurs, by name, at both ends, and it is in the last sentence."""
     events = []
 
     async def scene():
