@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sottovoce.algorithms.registry import ALGORITHMS, algorithm
+from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Member, merge_signatures, read_agreement, sign_agreement
@@ -101,21 +101,6 @@ def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, words, 
         read_agreement(group.file)
     assert str(group.file) in str(caught.value)
     assert str(caught.value).isprintable()
-
-
-def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):
-    """Whatever class the registry has: what it declares is taken, everything else is refused by it."""
-    for name in ("averaging", "consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno"):
-        kind = algorithm(name)
-        part = {"name": name, "protocol": "tree" if "tree" in kind.protocols else kind.protocols[0]}
-        for adjacency in ("user", "replace-one", "add-remove"):
-            more = {} if adjacency == "user" else {"batch_size": 12.0, "sample_rate": 1.0}
-            options = {"algorithm": {**part, **more, "adjacency": adjacency}, "epsilon": 500.0}
-            if adjacency in kind.adjacencies:
-                assert consortium(**options).agreement.plan.adjacency == adjacency
-            else:
-                with pytest.raises(ConfigError, match="adjacency" if not more else "option|adjacency"):
-                    consortium(**options)
 
 
 TOGETHER = (

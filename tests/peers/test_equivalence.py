@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from sottovoce import algorithms, graphs, protocols
+from sottovoce import graphs, protocols
+from sottovoce.algorithms import PrivateAveraging
+from sottovoce.algorithms.registry import algorithm
 from sottovoce.data.base import Shards
 from sottovoce.errors import ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
@@ -93,21 +95,11 @@ def library(case, group, objective=None):
     if name == "averaging":
         std = options["noise_multiplier"] * CLIP
         dim = group.agreement.model.parameters
-        return algorithms.PrivateAveraging(
+        return PrivateAveraging(
             protocol, noise_std=std, radius=CLIP, dim=dim, network=graphs.parse(graph), seed=seed,
             site_weights=options.get("site_weights"),
         )  # fmt: skip
-    classes = {
-        "consensus-sgd": algorithms.ConsensusSGD,
-        "consensus-newton": algorithms.ConsensusNewton,
-        "consensus-fedavg": algorithms.ConsensusFedAvg,
-        "muffliato-sgd": algorithms.MuffliatoSGD,
-        "dp-dsgd": algorithms.DPDSGD,
-        "dp-dsgt": algorithms.DPDSGT,
-        "dp-dinno": algorithms.DPDiNNO,
-        "random-walk-sgd": algorithms.RandomWalkSGD,
-    }
-    return classes[name](
+    return algorithm(name)(
         objective or GLM("logistic", dim=3), protocol, network=graphs.parse(graph), seed=seed, clip_norm=CLIP,
         learning_rate=LEARNING_RATE, **options,
     )  # fmt: skip
