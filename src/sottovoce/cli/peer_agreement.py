@@ -57,7 +57,7 @@ def agree(
     population: Population = None,
     previous: PreviousOption = None,
     data: Annotated[Path | None, Option(help="Also check this member's records.")] = None,
-    yes: Annotated[str, Option(help="The run's hash, or 8 digits: you have read what you sign.")] = "",
+    yes: Annotated[str, Option(help="The run's hash, or its first 8 digits, after reading.")] = "",
     json: Json = False,
 ) -> None:
     """Build, check and sign an agreement; its privacy cost is printed before anything is signed.

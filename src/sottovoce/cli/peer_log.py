@@ -20,8 +20,6 @@ from sottovoce.errors import (
     TryLater,
 )
 
-__all__ = ["LEVELS", "Log", "exit_code", "may_pass", "sentence"]
-
 LEVELS = ("debug", "info", "warning", "error")
 _MAY_PASS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPIPE)
 _OFTEN = 30.0  # seconds after which a round is logged even if it is not a tenth of the run

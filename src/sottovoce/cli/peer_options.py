@@ -28,13 +28,13 @@ IdentityOption = Annotated[Path | None, Option(help=f"The folder with the member
 StateOption = Annotated[Path | None, Option(help=f"The state folder of the run; {_IN_DIRECTORY}")]
 Listen = Annotated[str | None, Option(help="Listen here instead of at the agreed address.")]
 Health = Annotated[int | None, Option(help="A local port for /healthz and /metrics.", min=0, max=65535)]
-Days = Annotated[float, Option(help="How long the certificate is valid.")]
+Days = Annotated[float, Option(help="How many days the certificate is valid.")]
 Why = Annotated[str, Option("--why", help="The reason, stored permanently in the lifetime ledger.")]
-Epsilon = Annotated[float | None, Option(help="A lifetime budget.")]
+Epsilon = Annotated[float | None, Option(help="The epsilon of the lifetime budget.")]
 Delta = Annotated[float, Option(help="The delta of that budget.")]
 Adjacency = Annotated[str | None, Option(help="add-remove, replace-one or user.")]
 View = Annotated[str, Option(help="Against whom: local, outsider, network or colluders:2.")]
-Population = Annotated[str | None, Option(help="Whose records they are; else the first population.")]
+Population = Annotated[str | None, Option(help="The population the records belong to; by default the first.")]
 PreviousOption = Annotated[
     list[Path] | None,
     Option("--previous", help="The agreement before a change of membership; if its ledger is lost, all."),

@@ -49,8 +49,8 @@ def run(
     previous: PreviousOption = None,
     listen: Listen = None,
     revoke: Annotated[list[str] | None, Option(help="A fingerprint that is no longer accepted.")] = None,
-    module: Annotated[Path | None, Option(help="The file of an agreed network of one's own.")] = None,
-    weights: Annotated[Path | None, Option(help="The agreed initial weights.")] = None,
+    module: Annotated[Path | None, Option(help="Your copy of the agreed module file.")] = None,
+    weights: Annotated[Path | None, Option(help="Your copy of the agreed initial weights.")] = None,
     proxy: ProxyOption = "",
     health: Health = None,
     log_level: Annotated[str, Option(help="debug (every round), info, warning or error.")] = "info",
@@ -153,7 +153,7 @@ def _save_model(peer: Peer, outcome: Outcome, agreement: Path) -> Path:
 
 
 def status(state: State, json: Json = False) -> None:
-    """Print how far a peer is, whom it has heard, what it has spent and what is left."""
+    """Print the progress and connections of a peer, and the privacy budget spent and left."""
     from sottovoce.peers.status import read_status
 
     now = read_status(state)
@@ -170,7 +170,7 @@ def ledger(
     directory: DirectoryOption = None,
     json: Json = False,
 ) -> None:
-    """Print every release and the digest of every row sent and heard; the whole chain is checked first.
+    """Print every release and the digest of every row sent and received; the whole chain is checked first.
 
     With --verify, for cron: exit code 0 if all ledgers are whole, 1 if one is damaged or older than its head.
     With --compact the releases of a finished run stay and its messages go: the run cannot be started again.
@@ -199,7 +199,7 @@ def ledger(
             for each in proof["releases"]
         ]
         screen.print(table(["step", "count", *quantities], rows, title="Releases"))
-        screen.print(f"{len(proof['sent'])} rows sent, {len(proof['heard'])} heard; head {proof['head']}")
+        screen.print(f"{len(proof['sent'])} rows sent, {len(proof['heard'])} received; head {proof['head']}")
 
     emit(proof, json, text)
 
@@ -232,7 +232,7 @@ def compare(
     files: Annotated[list[Path], Argument(help="State folders, or outputs of `peer ledger --json`.")],
     json: Json = False,
 ) -> None:
-    """Compare the ledgers of members: a member that sent different messages to others is found."""
+    """Compare the ledgers of members, and name a member that sent different messages to different others."""
     from sottovoce.peers.status import compare_proofs, read_proof
 
     proofs = []
@@ -308,7 +308,7 @@ def service(
     identity: IdentityOption = None,
     state: StateOption = None,
     directory: DirectoryOption = None,
-    user: Annotated[str, Option(help="The account it runs under; empty for a unit of a user.")] = "",
+    user: Annotated[str, Option(help="The account it runs under; by default your own.")] = "",
     health: Health = None,
     listen: Listen = None,
     json: Json = False,

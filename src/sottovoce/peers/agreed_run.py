@@ -203,7 +203,7 @@ class AgreedRun:
         return {"view": "network" if self.tolerate else "local"}
 
     def charged_guarantee(self, node: int) -> Guarantee:
-        """Return what is charged: against everybody, or with masks against any members it tolerates."""
+        """Return the guarantee that is charged: local, or with masks against the colluders they tolerate."""
         return account(self.plan, user=node, **self.charged_view)
 
     def lifetime_guarantees(self, node: int, views: Iterable[str]) -> tuple[Guarantee, ...]:
@@ -230,12 +230,12 @@ class AgreedRun:
         return self.agreement.timing.late == "wait" and quick
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
-        """Return what was revealed by releases that were made, as a ledger lists them."""
+        """Return the cost of releases that were made, as a ledger lists them, by the view that is charged."""
         actual = tuple(releases)
         return self._cost_of(node, actual, self.charged_view if actual else {"view": "local"})
 
     def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
-        """Return what the own noise alone leaves of it, whatever all others do."""
+        """Return the local cost of releases that were made: whatever all others see or do."""
         return self._cost_of(node, tuple(releases), {"view": "local"})
 
     def stated(self, guarantee: Guarantee, node: int) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class AgreedRun:
 
         ``local`` is against all others together, with their keys and noise, ``network`` against the most
         curious single member. With masks the run is charged for ``colluders``, any ``tolerate`` members who
-        tap every link; ``local`` then says what the own noise alone protects.
+        tap every link; ``local`` is then the cost if all others collude.
         """
         delta, rows = self.agreement.budget.delta, []
         for node, member in enumerate(self.agreement.members):

@@ -45,7 +45,6 @@ from sottovoce.secure_sum.keys import session_hash
 
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
-_HEXADECIMAL = re.compile("([0-9a-f]{2})*")
 _MOST_STEPS = 10_000_000
 Positive = Annotated[float, Field(gt=0)]
 _Numbers = Annotated[tuple[float, float], Field(strict=False)]
@@ -303,7 +302,7 @@ class Agreement(_Part):
     membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     continues: Digest = ""
     start: Digest = ""
-    signatures: dict[str, str] = Field(default_factory=dict)
+    signatures: dict[str, Annotated[str, Field(pattern="^([0-9a-f]{2})+$")]] = Field(default_factory=dict)
     mask_keys: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -489,10 +488,9 @@ class Agreement(_Part):
         checked = SignatureCheck([], [], [])
         for name, certificate in sorted((each.name, each.certificate.encode()) for each in self.members):
             stated = self.signatures.get(name)
-            signature = bytes.fromhex(stated) if stated and _HEXADECIMAL.fullmatch(stated) else b""
             if stated is None:
                 checked.missing.append(name)
-            elif verify(certificate, signature, self.signed_content(name)):
+            elif verify(certificate, bytes.fromhex(stated), self.signed_content(name)):
                 checked.valid.append(name)
             else:
                 checked.invalid.append(name)

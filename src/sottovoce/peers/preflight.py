@@ -36,7 +36,8 @@ _SOON = 30  # days before its end that a certificate is worth a word
 class Finding:
     """One line of a check: what was checked, whether it passed, and why.
 
-    ``fatal`` tells a wrong file or key from something that may pass, as a neighbor who is not there yet.
+    ``fatal`` is true for a wrong file or key, false for what may pass by itself: a neighbor's peer is not
+    running yet.
     """
 
     what: str
@@ -226,7 +227,7 @@ class _Probe(TlsTransport):
         """Return the finding about one neighbor; ``error`` says why it did not answer."""
         name, hello = self.members[s].name, self.hellos.get(s)
         if hello is None and error is None:
-            return Finding(name, True, f"{name} is outbound: it has to call, nothing is known of it before")
+            return Finding(name, True, f"{name} is outbound: it calls this machine when it runs")
         if hello is None:
             return Finding(name, False, f"{name} {error}", fatal=False)
         against = hello.against(self._hello(only_check=False))

@@ -10,8 +10,8 @@ from sottovoce.peers.identity import proquint
 
 VERSION = 1
 UNPACED = (
-    "neighbors may learn how many records a member has, by the time of its answers; set pace in"
-    " [timing] to hide it"
+    "neighbors may infer from the timing of its answers how many records a member has; pace in"
+    " [timing] hides it"
 )
 
 
@@ -70,7 +70,7 @@ def checks(agreed_run: AgreedRun) -> str:
             "that stays below can still spoil the model unnoticed, and no check shows whose fault it is"
         )
     if agreed_run.bound is None:
-        return "nothing public bounds the rows of others here; a member can spoil the model, not the privacy"
+        return "rows of others cannot be checked here: a member can spoil the model, but not the privacy"
     return (
         f"rows with a number beyond {agreed_run.bound:.4g} are refused: clip and noise allow them with a "
         "chance below 2^-40"
@@ -82,7 +82,7 @@ def backup_assumptions(agreed_run: AgreedRun) -> list[str]:
     every, tolerated = agreed_run.agreement.witness, agreed_run.tolerate
     lines = [
         "a state folder restored from a backup is noticed if one other member is honest and was not restored "
-        "with it; otherwise messages may leave without being charged"
+        "from a backup, too; otherwise messages may leave without being charged"
     ]
     if every > 1:
         lines.append(
@@ -91,8 +91,6 @@ def backup_assumptions(agreed_run: AgreedRun) -> list[str]:
         )
     if tolerated and agreed_run.agreement.continues:
         # a member that left keeps its keys: with a member that stays, two see the earlier versions
-        who = f"the {tolerated} members who may collude" if tolerated > 1 else "the one curious member"
-        lines.append(
-            f"{who}: counted over all membership versions of this run together, those who have left included"
-        )
+        who = f"{tolerated} members collude" if tolerated > 1 else "one member is curious"
+        lines.append(f"at most {who} over all membership versions together, those who have left included")
     return lines
