@@ -49,15 +49,6 @@ def test_an_installed_protocol_serves_plans_and_no_agreement(tmp_path, monkeypat
         agreed_plan(sv.graphs.ring(4), PART, ModelPart(kind="logistic", parameters=5), seed=1)
 
 
-def test_several_classes_share_the_parameters_of_an_agreement(consortium):
-    agreed = consortium(
-        algorithm={**SGD, "protocol": "exchange", "noise_multiplier": 8.0}, n=4, graph="hypercube:2", dim=9,
-        kind="logistic", epsilon=900.0, model={"classes": 3},
-    ).agreement  # fmt: skip
-    assert (agreed.plan.objective.classes, agreed.plan.objective.dim, agreed.plan.width) == (3, 3, 9)
-    assert type(agreed.plan.objective.dim) is int
-
-
 def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
     ours = AgreedNet(ModelPart(kind="net", net="mlp", parameters=10))
     assert ours.bytes_per_number == 4

@@ -308,7 +308,7 @@ def service(
     identity: IdentityOption = None,
     state: StateOption = None,
     directory: DirectoryOption = None,
-    user: Annotated[str, Option(help="The account it runs under; by default your own.")] = "",
+    user: Annotated[str, Option(help="The account it runs under; empty under systemctl --user.")] = "",
     health: Health = None,
     listen: Listen = None,
     json: Json = False,
