@@ -353,8 +353,8 @@ CHARGED = {
 
 
 @pytest.mark.parametrize("case", CHARGED)
-def test_the_signed_price_and_the_ledger_are_the_formula(case, consortium, memory_links):
-    """mu = moves sqrt(draws) / z, by hand; every row of the ledger is (moves C, z C) over the lot."""
+def test_the_signed_cost_and_the_ledger_are_the_formula(case, consortium, memory_links):
+    """mu = moves sqrt(draws) / z, by hand; every row of the ledger is (moves C, z C) over the batch size."""
     moves, draws = CHARGED[case]
     z, divisor = CASES[case][4]["noise_multiplier"], CASES[case][4].get("batch_size", 1.0)
     group = agreed(case, consortium)
@@ -371,7 +371,7 @@ def test_the_signed_price_and_the_ledger_are_the_formula(case, consortium, memor
             assert release["adjacency"] == CASES[case][4]["adjacency"]
 
 
-def test_a_walk_is_priced_on_the_path_that_everybody_knows(consortium, memory_links):
+def test_a_walk_is_charged_on_the_path_that_everybody_knows(consortium, memory_links):
     """Each member pays for its own visits, not for all steps and not for an average over paths."""
     group = agreed("random walk", consortium)
     seed = np.random.default_rng(int.from_bytes(group.agreement.run_id, "big"))
@@ -398,8 +398,8 @@ def test_the_noise_multiplier_means_one_thing(consortium):
         {"name": "averaging", "protocol": "tree", "noise_multiplier": 4.0},
         {"name": "consensus-sgd", "protocol": "tree", "noise_multiplier": 4.0, "steps": 1},
     )
-    prices = {AgreedRun(consortium(algorithm=case).agreement).table()[0]["epsilon_local"] for case in cases}
-    assert [round(price, 3) for price in prices] == [1.993]
+    costs = {AgreedRun(consortium(algorithm=case).agreement).table()[0]["epsilon_local"] for case in cases}
+    assert [round(cost, 3) for cost in costs] == [1.993]
 
 
 WIDE = 20_000

@@ -75,7 +75,7 @@ def test_keys_that_tls_does_not_take_are_refused_when_read(kind, tmp_path):
         read_certificate(file)
 
 
-def test_a_clock_before_the_certificate_is_told_as_such(tmp_path):
+def test_a_clock_before_the_certificate_is_named(tmp_path):
     identity = make_identity(tmp_path / "a", "a")
     now = dt.datetime.now(dt.UTC)
     with pytest.raises(IdentityError, match="check this machine's clock"):

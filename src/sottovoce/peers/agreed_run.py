@@ -35,6 +35,7 @@ from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.peers.sum_check import SumCheck
 from sottovoce.peers.wire_format import FrameCodec
+from sottovoce.protocols import Protocol
 from sottovoce.secure_sum.keys import MaskKey
 from sottovoce.secure_sum.masks import PairMasks
 
@@ -62,6 +63,7 @@ class AgreedRun:
             if agreement.model.kind != "net":
                 raise ConfigError("The agreement has no network; leave --module and --weights out.")
             self.plan = replace(self.plan, objective=self.plan.objective.with_files(module, weights))
+        self.protocol: Protocol = self.plan.schedule(0)  # of the first step; later ones are of the same kind
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         # a stationary run of ten million steps is read as fast as one of ten
@@ -119,7 +121,7 @@ class AgreedRun:
             keys=keys,
             stationary=self.plan.is_stationary,
             # exact consensus joins everybody; drawn gossip or a walk may leave out a member
-            extra_contacts=() if self._protocol.reaches_consensus else agreement.neighbors(node),
+            extra_contacts=() if self.protocol.reaches_consensus else agreement.neighbors(node),
         )
 
     def _hosted_data(self, records: Records) -> object:
@@ -144,14 +146,10 @@ class AgreedRun:
             return None
         names, publics = self.agreement.names, self.agreement.publics
         version, run_id = self.agreement.membership_version, self.agreement.run_id
-        partners, bits = self._protocol.partners(node), self.grid.bits
+        partners, bits = self.protocol.partners(node), self.grid.bits
         return PairMasks.agree(
             key, node, names, publics, partners, run_id=run_id, membership_version=version, bits=bits
         )
-
-    @property
-    def _protocol(self) -> Any:
-        return self.plan.schedule(0)
 
     @cached_property
     def bound(self) -> float | None:
@@ -161,7 +159,7 @@ class AgreedRun:
         a sum of clipped records; a model or tracker depends on all rows that were received; and a masked row
         looks like any other. There it is None, and only the sum can be judged, not who spoiled it.
         """
-        plan, protocol = self.plan, self._protocol
+        plan, protocol = self.plan, self.protocol
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
             return None
         if not (protocol.convex or protocol.reaches_consensus):
@@ -192,7 +190,7 @@ class AgreedRun:
     @cached_property
     def tolerate(self) -> int:
         """How many members may collude against what is charged: 0 where only the own noise counts."""
-        tolerated = None if self.grid is None else self._protocol.tolerate
+        tolerated = None if self.grid is None else self.protocol.tolerate
         return 0 if tolerated is None else max(1, tolerated)
 
     @property
