@@ -9,7 +9,7 @@ import numpy as np
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import Target
-from sottovoce.data.tables import Classes, Scale
+from sottovoce.data.tables import Classes
 from sottovoce.errors import InvalidInput
 from sottovoce.models.adapters import LinearAdapter, ModelAdapter, NetworkAdapter
 from sottovoce.models.fitted import Fitted
@@ -54,9 +54,7 @@ def _agreed_target(agreement: Agreement) -> Target:
     model, data = agreement.model, agreement.data
     classes = Classes(data.classes) if data.classes else None
     if model.regression:
-        bounds = data.pairs.get(data.label)
-        scale = None if bounds is None else Scale.from_bounds(bounds, data.label)
-        return Target("regression", None, scale)
+        return Target("regression", None, data.scale(data.label))
     if model.kind == "logistic" and model.classes is None:
         return Target("labels", classes or Classes((0, 1)))
     return Target("labels" if model.loss == "binary_cross_entropy" else "classification", classes)

@@ -213,8 +213,8 @@ class DataPart(_Part):
         _refuse_if(
             lacking, f"bounds lacks {', '.join(map(repr, lacking))}; every numeric feature needs a pair"
         )
-        for name, pair in self.pairs.items():
-            Scale.from_bounds(pair, repr(name))
+        for name in self.pairs:
+            self.scale(name)
         _ = self.columns
         filled = self.missing in ("middle", "indicator") and not self.pairs
         _refuse_if(filled, f"missing = {self.missing!r} needs bounds to have a middle of")
@@ -226,6 +226,11 @@ class DataPart(_Part):
     def pairs(self) -> Mapping[str, tuple[Any, Any]]:
         """The bounds by column."""
         return {} if self.bounds == "none" else self.bounds
+
+    def scale(self, name: str) -> Scale | None:
+        """Return how a column is scaled to [-1, 1]; None where its numbers are taken as they are."""
+        pair = self.pairs.get(name)
+        return None if pair is None else Scale.from_bounds(pair, repr(name))
 
     @property
     def label(self) -> str:

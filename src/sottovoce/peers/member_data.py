@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sottovoce.data.files import parse_numbers, read_arrays, read_table
-from sottovoce.data.tables import Classes, Scale
+from sottovoce.data.tables import Classes
 from sottovoce.errors import DataError
 from sottovoce.peers.agreement import Agreement, ModelPart
 
@@ -61,8 +61,8 @@ def _targets(table: Mapping[str, np.ndarray], agreement: Agreement) -> np.ndarra
     values = parse_numbers(table[name], name, "names need classes in the agreement's [data]")
     if values.size == len(values):  # an array may have a second axis of length one
         values = values.reshape(-1)
-    bounds = agreement.data.pairs.get(name)
-    return values if bounds is None else Scale.from_bounds(bounds, name)(values)
+    scale = agreement.data.scale(name)
+    return values if scale is None else scale(values)
 
 
 def _checked(X: np.ndarray, y: np.ndarray, model: ModelPart) -> Records:
