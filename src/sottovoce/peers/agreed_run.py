@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.protocols import Protocol
 from sottovoce.secure_sum.keys import MaskKey
 from sottovoce.secure_sum.masks import PairMasks
+
+if TYPE_CHECKING:
+    from sottovoce.protocols import Masked
 
 # Members times members times steps up to which the exact cost against single members is computed: a table
 # is read before signing, and beyond this it would take minutes. The local cost then stands for it.
@@ -144,11 +147,16 @@ class AgreedRun:
         """Return the first pair keys of a member with all its partners."""
         if key is None:
             return None
-        names, publics = self.agreement.names, self.agreement.publics
-        version, run_id = self.agreement.membership_version, self.agreement.run_id
-        partners, bits = self.protocol.partners(node), self.grid.bits
+        agreement, protocol = self.agreement, cast("Masked", self.protocol)  # masked sums alone have a grid
         return PairMasks.agree(
-            key, node, names, publics, partners, run_id=run_id, membership_version=version, bits=bits
+            key,
+            node,
+            agreement.names,
+            agreement.publics,
+            protocol.partners(node),
+            run_id=agreement.run_id,
+            membership_version=agreement.membership_version,
+            bits=self.grid.bits,
         )
 
     @cached_property
