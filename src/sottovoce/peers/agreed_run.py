@@ -66,7 +66,6 @@ class AgreedRun:
             if agreement.model.kind != "net":
                 raise ConfigError("The agreement has no network; leave --module and --weights out.")
             self.plan = replace(self.plan, objective=self.plan.objective.with_files(module, weights))
-        self.protocol: Protocol = self.plan.schedule(0)  # of the first step; later ones are of the same kind
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         # a stationary run of ten million steps is read as fast as one of ten
@@ -158,6 +157,12 @@ class AgreedRun:
             membership_version=agreement.membership_version,
             bits=self.grid.bits,
         )
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol of the first step; those of later steps are of the same kind."""
+        protocol: Protocol = self.plan.schedule(0)
+        return protocol
 
     @cached_property
     def bound(self) -> float | None:
