@@ -90,7 +90,7 @@ def prepare_data(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(12)
     for name in HOSPITALS:
         X, y = draw(EACH, rng)
-        np.savez(folder / f"{name}.npz", X=X, y=y)
+        np.savez(folder / f"{name}.npz", X=X, label=np.where(y > 0, "yes", "no"))
     X, y = draw(PUBLIC, rng)
     table = np.hstack([X, y[:, None]])
     np.savetxt(

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.peers.conftest import Consortium
 
 import sottovoce as sv
 from sottovoce._format import fixed, number
 from sottovoce.accounting import wording
 from sottovoce.errors import ConfigError, DataError
-from sottovoce.peers.agreement import example_agreement
 from sottovoce.report.explorer.model import open_plan
 from sottovoce.report.inputs import read_input
 from sottovoce.report.page import build
@@ -164,13 +164,13 @@ def test_an_unsigned_or_changed_agreement_says_so(inputs, tmp_path):
 
 
 def test_an_agreement_that_may_leave_out_exchanges_states_the_local_guarantee_only(tmp_path):
-    file, _ = example_agreement(tmp_path)
-    (known,) = results_of([file], tmp_path)
+    file = Consortium(tmp_path, 2, "path:2").file
+    (known,) = results_of([file])
     assert known["summary_page"]["matrix"] is not None
     assert {row["adversary"]["kind"] for row in known["guarantees"]} == {"local", "network"}
     text = file.read_text().replace("[budget]", '[timing]\nlate = "drop"\ndeadline = 30.0\n\n[budget]', 1)
     file.write_text(text)
-    (drops,) = results_of([file], tmp_path)
+    (drops,) = results_of([file])
     assert drops["summary_page"]["matrix"] is None
     assert {row["adversary"]["kind"] for row in drops["guarantees"]} == {"local"}
     assert {row["label"] for row in drops["summary_page"]["losses"]} == {"ldp"}
