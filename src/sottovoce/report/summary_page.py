@@ -21,7 +21,7 @@ from sottovoce._format import percent
 from sottovoce._io import to_jsonable
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.shares import pair_shares
+from sottovoce.accounting.observation.coalitions import pair_shares
 from sottovoce.accounting.release import ReleaseKind, count_by_kind
 from sottovoce.accounting.wording import NO, PART, UNKNOWN, YES
 from sottovoce.advice.usefulness import usefulness

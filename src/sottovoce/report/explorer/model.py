@@ -26,7 +26,7 @@ from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.shares import shares_to
+from sottovoce.accounting.observation.coalitions import shares_to
 from sottovoce.accounting.published.exact_comparison import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
