@@ -58,7 +58,7 @@ SITES = {
     "sottovoce/runners/run.py:PlanRun.advance": CHARGED,
     "sottovoce/peers/agreed_run.py:AgreedRun.program": CHARGED,
     "sottovoce/integrations/flower.py:ClientSide.__init__": CHARGED,
-    "sottovoce/estimators/fitting.py:fit": CHARGED,
+    "sottovoce/estimators/fitting.py:noise_source": HANDED_ON,
     "sottovoce/integrations/own_loop.py:make_private": CHARGED,
     "sottovoce/estimators/sklearn_estimators.py:_PrivateLinear._fit": CHARGED,
     "sottovoce/planfile/schema.py:NoiseSection.source": HANDED_ON,
