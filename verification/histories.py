@@ -31,7 +31,7 @@ from sottovoce.errors import LedgerError, SottovoceError
 from sottovoce.ledger import lifetime as lifetime_module
 from sottovoce.ledger import run_ledger as ledger_module
 from sottovoce.ledger.balance import Charge, LifetimeBudget
-from sottovoce.ledger.charge import CHARGE_FILE, _checkpoint_step, charge
+from sottovoce.ledger.charge import CHARGE_FILE, charge, saved_step
 from sottovoce.ledger.cost import OwnReleases
 from sottovoce.ledger.run_ledger import RunLedger, read_ledger
 from sottovoce.ledger.store import Entry
@@ -147,7 +147,7 @@ class History:
         directory = MemberDirectory(self.member_directory.folder)
         marked, charges = (folder / CHARGE_FILE).exists(), len(directory.lifetime_ledger.charges)
         training = charge(directory.lifetime_ledger, plan, "fit", checkpoint=folder)
-        step = _checkpoint_step(folder)
+        step = saved_step(folder)
         self.loose |= (
             len(directory.lifetime_ledger.charges) > charges and marked
         )  # begun again: its first half never leaves

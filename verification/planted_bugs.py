@@ -459,7 +459,7 @@ BUGS = [
         ("certificates are not compared with the pinned ones", "PinnedCertificates.require",
          edited("in (own, pinned)", "in (own, pinned) or pinned"), "not_pinned")),
     *bugs("ledger.charge", "ledger/test_charge.py",
-        ("a checkpoint set back is free", "_checkpoint_step", returns(10**9), "set_back")),
+        ("a checkpoint set back is free", "saved_step", returns(10**9), "set_back")),
     *bugs("ledger.lifetime", "ledger/test_charge.py",
         ("a resumed fit is charged again", "LifetimeLedger.charge", with_options(training=""), "goes_on")),
     *bugs("runners.run", "ledger/test_charge.py",

@@ -85,8 +85,8 @@ def train(
     with _rank(ranks) if _is_rank() else nullcontext() as cluster:
         # after the ranks have met: an import takes long, and the port they meet at is only chosen, not held
         from sottovoce.advice.assessment import assess, require_budget
+        from sottovoce.ledger.charge import saved_step
         from sottovoce.planfile.training import load_training, run_training
-        from sottovoce.runners.checkpoint import latest_step
         from sottovoce.runners.loggers import evaluation_log
 
         def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
@@ -95,11 +95,8 @@ def train(
             require_budget(assessment)
             return loaded, assessment
 
-        def saved_step() -> int | None:
-            return None if checkpoint is None else latest_step(checkpoint)
-
         def stopped() -> str:
-            if (step := saved_step()) is None:
+            if not (step := saved_step(checkpoint)):
                 return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
             return f"saved at step {step:,} in {checkpoint}; the same command continues."
 
@@ -111,7 +108,7 @@ def train(
         if prints and not json:
             unassessed = f"not assessed here; sottovoce plan {file} simulates it"
             assessment_text(assessment, unassessed)(console())
-            if (step := saved_step()) is not None:
+            if step := saved_step(checkpoint):
                 sentence = f"Continuing at step {step:,} of {loaded.plan.steps:,} from {checkpoint}."
                 console(error=True).print(sentence, markup=False)
         try:

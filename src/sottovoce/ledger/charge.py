@@ -20,7 +20,8 @@ from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.ledger.cost import lifetime_guarantees
 from sottovoce.ledger.lifetime import LifetimeLedger
 
-CHARGE_FILE, _CURRENT = "charge.json", "current.json"
+CHARGE_FILE = "charge.json"
+CURRENT = "current.json"  # in the folder of a checkpoint: its step and files (`sottovoce.runners.checkpoint`)
 
 
 class ChargedRun:
@@ -89,7 +90,7 @@ def charge(
                 undo.callback(note.unlink)
         summary = ledger.charge(population, _busiest(plan), what, guarantees, training=name)
         undo.pop_all()
-    return ChargedRun(ledger, name, summary, _checkpoint_step(folder))
+    return ChargedRun(ledger, name, summary, saved_step(folder))
 
 
 def _busiest(plan: AccountablePlan) -> list[Release]:
@@ -118,14 +119,14 @@ def _training_name(folder: Path, ledger: LifetimeLedger) -> str:
             f"The recorded progress of the training in {folder} cannot be read; name another checkpoint "
             "folder, and it is charged as a new training."
         ) from None
-    return name if _checkpoint_step(folder) >= recorded else secrets.token_hex(16)
+    return name if saved_step(folder) >= recorded else secrets.token_hex(16)
 
 
-def _checkpoint_step(folder: Path | None) -> int:
+def saved_step(folder: Path | None) -> int:
     """Return the step of a folder's checkpoint, 0 without one; the runner checks whether it is whole."""
     if folder is None:
         return 0
     try:
-        return int(json.loads((folder / _CURRENT).read_text())["step"])
+        return int(json.loads((folder / CURRENT).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0

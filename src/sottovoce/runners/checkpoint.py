@@ -18,9 +18,8 @@ import numpy as np
 
 from sottovoce._io import atomic_write
 from sottovoce.errors import ConfigError, DataError, InvalidInput
+from sottovoce.ledger.charge import CURRENT
 from sottovoce.runners.state import leaves, rebuilt
-
-CURRENT = "current.json"
 
 
 class Saved(NamedTuple):
@@ -28,14 +27,6 @@ class Saved(NamedTuple):
 
     step: int
     files: tuple[str, ...]
-
-
-def latest_step(folder: str | Path) -> int | None:
-    """Return the step of a folder's last whole checkpoint, of whatever run; None without one."""
-    try:
-        return int(json.loads((Path(folder) / CURRENT).read_text())["step"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 class Checkpoint:
