@@ -140,7 +140,7 @@ class History:
         self.sent.append(1 / noise)
 
     def fit(self):
-        """A training of four steps with a checkpoint after each; its result leaves when all are done."""
+        """A training of four steps with a checkpoint after each; a step is shown when it is recorded."""
         folder = self.folder / f"elsewhere-fit{int(self.rng.integers(2))}"
         release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
         plan = TrainingReleases(1, "user", lambda agent: [release])
@@ -156,12 +156,11 @@ class History:
             if step == self.STEPS:
                 break
             step += 1
-            training.saving(step)
-            self._burn()
             (folder / "current.json").write_text(json.dumps({"step": step}))
+            self._burn()
+            training.reached(step)
+            self.sent.append(1 / 6.0)
             if step == self.STEPS:
-                training.done(step)
-                self.sent += [1 / 6.0] * self.STEPS
                 self.unfinished.discard(folder.name)
 
     def back_up(self):

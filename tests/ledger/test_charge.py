@@ -108,6 +108,25 @@ def test_a_fit_that_goes_on_is_not_charged_twice_and_one_set_back_is(directory, 
     assert total(directory) == pytest.approx(cost(20), rel=1e-6)
 
 
+def test_a_fit_set_back_by_one_checkpoint_is_charged_again(directory, tmp_path):
+    """Step 6 was shown, so drawing it anew from the checkpoint of step 4 is a second release."""
+    folder = tmp_path / "checkpoint"
+    interrupted(folder, at=4)
+    shutil.copytree(folder, tmp_path / "backup")
+
+    def stop(step, scores):
+        if step == 6:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        fit(steps=10, every=2, checkpoint=folder, on_evaluation=stop)
+    assert total(directory) == pytest.approx(cost(10), rel=1e-6)
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)
+    fit(steps=10, every=2, checkpoint=folder)
+    assert total(directory) == pytest.approx(cost(20), rel=1e-6)
+
+
 def test_a_checkpoint_pays_for_its_own_plan_only(directory, tmp_path):
     folder = tmp_path / "checkpoint"
     interrupted(folder, at=2)

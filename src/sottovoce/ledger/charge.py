@@ -30,22 +30,16 @@ class ChargedRun:
     ``summary`` has the population and the lifetime budgets after the charge.
     """
 
-    def __init__(self, ledger: LifetimeLedger, name: str, summary: dict[str, Any], saved: int) -> None:
+    def __init__(self, ledger: LifetimeLedger, name: str, summary: dict[str, Any]) -> None:
         self.summary = summary
         self._progress = _progress_file(ledger, name) if name else None
-        self._saved = saved
 
-    def saving(self, step: int) -> None:
-        """Record, outside the checkpoint folder, that the checkpoint before ``step`` is on the disk."""
-        self._write(self._saved)
-        self._saved = step
+    def reached(self, step: int) -> None:
+        """Record, outside the checkpoint folder, that ``step`` is saved: an older checkpoint is another run.
 
-    def done(self, step: int) -> None:
-        """Record that the result was returned: an older checkpoint is from now on another run."""
-        self._write(step)
-
-    def _write(self, step: int) -> None:
-        if self._progress is not None and step:
+        It is recorded before anything of the step is shown. Until then the checkpoint before may go on, too.
+        """
+        if self._progress is not None:
             self._progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic_write(self._progress, f"{step}\n", mode=0o600)
 
@@ -90,7 +84,7 @@ def charge(
                 undo.callback(note.unlink)
         summary = ledger.charge(population, _busiest(plan), what, guarantees, training=name)
         undo.pop_all()
-    return ChargedRun(ledger, name, summary, saved_step(folder))
+    return ChargedRun(ledger, name, summary)
 
 
 def _busiest(plan: AccountablePlan) -> list[Release]:

@@ -390,8 +390,6 @@ class PlanRun:
         folder, cluster = self._folder, self.cluster
         if folder is None:
             return
-        if self._charged is not None:
-            self._charged.saving(self.done)
         agents = np.asarray(self._agents)
 
         def agreed(act: Callable[[], T]) -> T:
@@ -399,6 +397,8 @@ class PlanRun:
 
         names = cluster.meet(agreed(lambda: folder.write(self.done, agents, self._state, cluster.rank)))
         agreed(lambda: folder.commit(self.done, names) if cluster.rank == 0 else None)
+        if self._charged is not None:
+            self._charged.reached(self.done)
 
     def result(self, rows: np.ndarray | None = None, **provenance: object) -> Result:
         """Return rows, metrics and guarantees of a run that has come to its end; ``rows`` of all agents."""
@@ -410,7 +410,7 @@ class PlanRun:
         if self.done < plan.steps:
             provenance["stopped_at"] = self.done
         if self._charged is not None:
-            self._charged.done(plan.steps)
+            self._charged.reached(plan.steps)
             provenance["lifetime_budget"] = self._charged.summary
         return Result(
             name=plan.name,
