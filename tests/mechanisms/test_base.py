@@ -40,12 +40,29 @@ def test_every_agents_numbers_are_compared(place, field):
     assert len(noise.calls) == 1
 
 
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_second_draw_for_one_announced_release_is_refused(equal):
+    """A rule that queries its records in `message` and again in `update` would release two rows in a step."""
+    at = {"sensitivity": 1.0, "noise_std": 1.0}
+    planned = ReleaseCheck([[Release(a, 0, **at, steps=6, count=2 + a * (not equal))] for a in range(2)])
+    planned.check([0, 1], 5, 0, **at)
+    planned.once = True
+    planned.check([0, 1], 0, 0, **at)
+    planned.check([0, 1], 0, 1, **at)  # the second of the two that are announced
+    planned.check([1], 1, 0, **at, steps=3)
+    for places, step in (([0], 0), ([1], 3), ([0, 1], 2)):
+        with pytest.raises(ReleaseMismatch, match="a second time"):
+            planned.check(places, step, 0, **at)
+    planned.check([0], 2, 0, **at)
+    planned.check([1], 4, 0, **at)
+
+
 def test_release_of_one_agent_does_not_cover_another():
     """Equal numbers and unlike stretches: what one may draw, another may not."""
     at = {"sensitivity": 1.0, "noise_std": 1.0}
     planned = ReleaseCheck([[Release(0, 0, **at, steps=6)], [Release(1, 0, **at, steps=3)]])
-    planned.check([0], 5, 0, **at)
     planned.check([0, 1], 2, 0, **at)
+    planned.check([0], 5, 0, **at)
     with pytest.raises(ReleaseMismatch):
         planned.check([1], 5, 0, **at)
     with pytest.raises(ReleaseMismatch):
@@ -84,10 +101,12 @@ def test_consecutive_draws_must_lie_in_one_release(agents):
     with pytest.raises(ReleaseMismatch):
         long.check([0], 8, 0, **at, steps=3)
     if agents == 2:
-        planned.check([1], 5, 0, **at, steps=2)
-        planned.check([1], 4, 0, **at)
-        with pytest.raises(ReleaseMismatch):  # two stretches, even equal ones, are not one
+        with pytest.raises(
+            ReleaseMismatch, match="does not list"
+        ):  # two stretches, even equal ones, are not one
             planned.check([1], 4, 0, **at, steps=2)
+        planned.check([1], 4, 0, **at)
+        planned.check([1], 5, 0, **at, steps=2)
 
 
 def test_agent_that_announced_nothing_may_draw_nothing():

@@ -6,7 +6,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.data.base import Shards
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM
 from sottovoce.runners.run import PlanRun
@@ -112,3 +112,19 @@ def test_a_rule_needs_a_score_that_is_measured():
         EarlyStopping("auc").require({"accuracy": 0.5, "loss": 1.0})
     with pytest.raises(InvalidInput, match="test="):
         EarlyStopping().require({})
+
+
+def test_a_rule_that_queries_its_records_twice_in_a_step_is_stopped(monkeypatch):
+    """One release is announced for a step; a second draw would leave uncounted."""
+    plan, data = training()
+    rule = ConsensusSGD.algorithm
+
+    def twice(self, mechanism, start):
+        algorithm = rule(self, mechanism, start)
+        return algorithm._replace(
+            message=lambda state, k: algorithm.message(state, k) + 0 * algorithm.message(state, k)
+        )
+
+    monkeypatch.setattr(ConsensusSGD, "algorithm", twice)
+    with pytest.raises(ReleaseMismatch, match="a second time"):
+        plan.run(data, generator())

@@ -25,12 +25,19 @@ Announced = Sequence[Sequence[Release]]  # the releases of a plan, per hosted ag
 
 
 class ReleaseCheck:
-    """Compares draws with what a plan announced for the hosted ``agents``, by default 0, 1, ..."""
+    """Compares draws with what a plan announced for the hosted ``agents``, by default 0, 1, ...
+
+    With ``once`` a second draw for an announced release is refused. Peers may draw again: their noise is
+    keyed, so that the same row gets the same noise, and their ledger counts what leaves.
+    """
 
     def __init__(self, releases: Announced, agents: Sequence[int] | None = None) -> None:
         self.agents = range(len(releases)) if agents is None else agents
         self.releases = [tuple(sorted(each, key=lambda r: r.step)) for each in releases]
         self._starts = [[r.step for r in each] for each in self.releases]
+        self.once = False
+        self._never = np.full(len(self.releases), -1)
+        self._last: dict[int, np.ndarray] = {}  # by stream: the last step that each agent has drawn
         # one release object per agent with the same steps is the common case: one comparison of arrays
         self._uniform: tuple[Release, np.ndarray, np.ndarray] | None = None
         firsts = [each[0] for each in self.releases if len(each) == 1]
@@ -51,6 +58,30 @@ class ReleaseCheck:
         steps: int = 1,
     ) -> None:
         """Raise `ReleaseMismatch` unless ``steps`` equal draws from ``step`` on are announced."""
+        self._require_announced(places, step, stream, sensitivity, noise_std, mechanism, steps)
+        if self.once:
+            self._require_new(places, step, stream, steps)
+
+    def _require_new(self, places: Sequence[int], step: int, stream: int, steps: int) -> None:
+        index, last = np.asarray(places, np.intp), self._last.setdefault(stream, self._never.copy())
+        repeated = index[last[index] >= step]
+        if len(repeated):
+            raise ReleaseMismatch(
+                f"At step {step} (stream {stream}) agent {self.agents[int(repeated[0])]} would draw a second "
+                "time for one announced release; nothing was released."
+            )
+        last[index] = step + steps - 1
+
+    def _require_announced(
+        self,
+        places: Sequence[int],
+        step: int,
+        stream: int,
+        sensitivity: ArrayLike,
+        noise_std: ArrayLike,
+        mechanism: str,
+        steps: int,
+    ) -> None:
         if self._uniform is not None:
             first, announced_s, announced_n = self._uniform
             index = np.asarray(places, np.intp)
@@ -153,7 +184,7 @@ class Mechanism:
         """Check a release of the only hosted agent against the plan, and record it."""
         if self.release_check is not None:
             s, std, kind, steps = release.sensitivity, release.noise_std, release.mechanism, release.steps
-            for stream in (release.stream, release.stream + release.count - 1):
+            for stream in {release.stream, release.stream + release.count - 1}:
                 scale = {"sensitivity": s, "noise_std": std}
                 self.release_check.check([0], release.step, stream, **scale, mechanism=kind, steps=steps)
         self.record([release])

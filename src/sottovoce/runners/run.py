@@ -130,7 +130,8 @@ class PlanRun:
     evaluate : ``evaluate(rows)`` fills the history; what it reads from private records is not charged. By
         default the plan's own metrics, on its test records, when ``every`` is given.
     every : evaluate, report and save after so many steps; by default a fiftieth of the run.
-    checkpoint : folder; a run that was interrupted goes on from it to the same bytes.
+    checkpoint : folder; a run that was interrupted goes on from it, a simulation to the same rows. Its
+        history and the patience of early stopping begin anew.
     on_step : called with (step, output rows of the agents here) after every step.
     on_evaluation : called with (step, what was recorded) after each evaluation.
     early_stopping : ends the run when the history no longer improves.
@@ -241,6 +242,8 @@ class PlanRun:
             data = data[agents] if isinstance(data, np.ndarray) else data.subset(list(agents))
             start_rows = start_rows[agents]
         mechanism = self.plan.mechanism(data, agents, self.random)
+        if mechanism.release_check is not None:
+            mechanism.release_check.once = True
         return mechanism, self.plan.algorithm(mechanism, start_rows)
 
     def _saved_step(self) -> int:
