@@ -91,6 +91,27 @@ def test_a_batch_is_the_one_that_the_next_step_uses():
     assert seen == []
 
 
+class Counting(nn.Module):
+    """A layer that notes the sum of what it has seen, as running statistics do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += x.detach().sum(0)
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore::sottovoce.objectives.nets.slow_path.SlowPath")
+def test_what_a_layer_notes_of_private_batches_stays_out_of_the_model():
+    net = Counting()
+    train(private_objects(net, network=None))
+    assert net.seen.tolist() == [0.0, 0.0]
+
+
 def test_schedulers_made_before_or_after_set_the_rate():
     for late in (False, True):
         net = mlp()

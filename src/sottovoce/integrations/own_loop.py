@@ -318,8 +318,11 @@ class PrivateModule(nn.Module):
         """Return the module's outputs."""
         if not self.training or not torch.is_grad_enabled():
             return self.module(*inputs, **named)
+        buffers = [buffer.clone() for buffer in self.module.buffers()]
         with torch.no_grad():
             outputs = self.module(*inputs, **named)
+            for buffer, before in zip(self.module.buffers(), buffers, strict=True):
+                buffer.copy_(before)  # what a layer counts of private records stays out of the model
         return _of_tensors(lambda leaf: _Output.apply(_ANCHOR, leaf, self._forget), outputs)  # type: ignore[no-untyped-call]
 
 
