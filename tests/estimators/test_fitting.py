@@ -286,6 +286,18 @@ def test_observers_who_get_the_model_are_no_observers_of_rows_alone():
     with pytest.raises(InvalidInput, match="a fit hands out the model of all nodes"):
         fit("logistic", circles(120), epsilon=2.0, observer=0, user=5, view="pairwise", **options)
     assert fit("logistic", circles(120), epsilon=2.0, **options).privacy.label == "ldp"
+    once = {**options, "algorithm": "muffliato-sgd", "steps": 1, "rng": rng()}
+    with pytest.raises(InvalidInput, match="a fit hands out the model of all nodes"):
+        fit(
+            "logistic",
+            circles(120),
+            epsilon=2.0,
+            observer=0,
+            user=1,
+            view="pairwise",
+            adjacency="user",
+            **once,
+        )
 
 
 def test_tokens_and_a_mask_by_name_or_by_place(tmp_path):

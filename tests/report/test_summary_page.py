@@ -120,7 +120,12 @@ CURATOR = sv.algorithms.DPGCD(
     [
         (MASKED, {"view": "outsider"}, ["The members themselves: they see more"], "on their way"),
         (MASKED, {"view": "central"}, ["The members themselves, and whoever reads messages"], "urator"),
-        (MASKED, {"view": "network"}, ["Members who pool what they see: "], "or read what"),
+        (
+            MASKED,
+            {"view": "network"},
+            ["Members who pool what they see: ", "Members who leave out their noise"],
+            "or read what",
+        ),
         (plan(), {"view": "network"}, ["Members who pool what they see, or read what others send"], "named"),
         (plan(), {"view": "network", "observer": 1}, ["Members other than the observers named"], "urator"),
         (plan(), {"view": "local"}, [], "embers"),

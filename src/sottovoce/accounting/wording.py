@@ -31,6 +31,8 @@ NO_PRIVACY = (
 )
 
 CURATOR = "the curator who holds the records is trusted"  # assumed by guarantees about a curator's results
+# assumed where the noise of several members hides a row
+OTHERS_ADD_NOISE = "members outside the coalition add their noise; one that does not counts as part of it"
 _SEE_MORE = "they see more, and the view network, colluders or local says what"
 
 _WITHOUT_OBSERVERS = {
@@ -181,6 +183,8 @@ def not_covered(
             limits.append(
                 "Members other than the observers named here: the view network or local covers them."
             )
+    if OTHERS_ADD_NOISE in assumed:
+        limits.append("Members who leave out their noise: each counts as one more who pools what it sees.")
     if adjacency != "user":
         limits.append("People with several records: one record is protected, not the whole person.")
     if any("honest but curious" in line for line in assumed):

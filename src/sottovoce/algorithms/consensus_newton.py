@@ -151,8 +151,8 @@ def newton_options(
     long, and second moments too.
 
     ``mu * records / parameters`` says how far the noise lies below what the records tell. Where it is large,
-    nothing is clipped and there are steps enough to converge; where it is small, a lower clip norm and fewer
-    steps cost less in accuracy than the noise that they save.
+    few records are clipped and there are steps enough to converge; where it is small, a lower clip norm and
+    fewer steps cost less in accuracy than the noise that they save.
     """
     weight, features, clear = objective.largest_weight, int(objective.dim or 0), math.inf
     if epsilon != math.inf:

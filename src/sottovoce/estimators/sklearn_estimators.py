@@ -1,7 +1,7 @@
 """Private linear models in the manner of scikit-learn: fit, predict, score, pipelines and searches.
 
-One trusted holder of all records by default; with ``network`` the records lie with the nodes of a network and
-nobody is trusted.
+One trusted holder of all records by default; with ``network`` a simulation, in
+this process, of nodes that hold the records; the guarantee is then against any one node.
 
 Every number that shapes the noise or the model is a public parameter: the budget, bounds on features and
 targets, classes, clips and steps. Records outside the bounds are pulled in one by one, which costs nothing;

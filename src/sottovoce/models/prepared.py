@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.coalitions import NO_OTHER_OUTPUT
 from sottovoce.accounting.question import ONLY_ROWS_SENT
 from sottovoce.accounting.wording import uncharged
 from sottovoce.algorithms.plan import Plan
@@ -43,11 +44,10 @@ class PreparedFit:
     budget: Budget | None
 
     def __post_init__(self) -> None:
-        if ONLY_ROWS_SENT in self.privacy.assumptions:
+        if {ONLY_ROWS_SENT, NO_OTHER_OUTPUT} & set(self.privacy.assumptions):
             raise InvalidInput(
-                "a fit hands out the model of all nodes, in which the named observers would see releases "
-                "that did not reach them during training; state the budget without observers, or with "
-                "view='local'."
+                "a fit hands out the model of all nodes, in which the observers would see more than what "
+                "reached them during training; state the budget with view='local'."
             )
 
     @property

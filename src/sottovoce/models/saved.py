@@ -111,7 +111,7 @@ def _card(fitted: Fitted, stored: Mapping[str, Any]) -> str:
     scores = [
         f"- {name.replace('_', ' ')}: {percent(value) if 'accuracy' in name else number(value)}"
         for name, value in fitted.metrics.items()
-        if isinstance(value, float)
+        if isinstance(value, float) and name != "disagreement"  # of the nodes, on no records
     ]
     held_out = uncharged("held-out score") in fitted.privacy.assumptions
     whose = "private records that were held out, which no guarantee covers" if held_out else "public records"

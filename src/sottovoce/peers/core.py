@@ -21,9 +21,10 @@ series of rows, and at most `_UNVERIFIED` rows of a member wait for it. It is ve
   bound, and of the next one after a start;
 - before this peer signs which rows it received, and before its result stands.
 
-A member whose signature is false is refused there. It could have signed the few rows that were used until
-then with the same content, so it gains nothing for the result or over anybody's privacy, which never rests on
-what others send. Two series that it tells two others end in two signed digests for one round.
+Rows without a true signature are left out of receipts, and the run ends with an incident before another
+series of that member, or the result, is used. It could have signed the few rows that were used until then
+with the same content, so it gains nothing by it. Two series that it tells two others end in two signed
+digests for one round.
 
 Clock, network, disk and randomness belong to the caller, `sottovoce.peers.runtime`.
 """

@@ -70,7 +70,10 @@ def checks(agreed_run: AgreedRun) -> str:
             "that stays below can still spoil the model unnoticed, and no check shows whose fault it is"
         )
     if agreed_run.bound is None:
-        return "rows of others cannot be checked here: a member can spoil the model, but not the privacy"
+        return (
+            "rows of others cannot be checked here: a member can spoil the model, and one that leaves out "
+            "its noise counts as one more observer"
+        )
     return (
         f"rows with a number beyond {agreed_run.bound:.4g} are refused: clip and noise allow them with a "
         "chance below 2^-40"

@@ -64,8 +64,9 @@ class Masked(ExactConsensus):
     If every honest member masks at most one row under one label, and X25519, AES-256 and HMAC hold, the view
     of any coalition that also taps every link is a function of its own rows and of the sums
     over `blocks`, also when it deviates. With equal noise ``h(u)`` is one over the size of the component
-    of ``u``: at most ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
-    invalid numbers spoils the sum but no member's privacy.
+    of ``u``: at most ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. Invalid numbers
+    spoil the sum and uncover no row. A member that leaves out its noise takes it from the sum that hides the
+    others, as a member of the coalition does.
 
     Examples
     --------

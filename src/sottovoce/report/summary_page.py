@@ -180,7 +180,9 @@ def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     config, metrics, provenance = result["config"], result["metrics"], result["provenance"]
     rows.sort(key=lambda g: _VIEWS.index(g["adversary"]["kind"]))
-    budget, own = provenance.get("budget"), ("network", "colluders", "central")
+    # the released result alone is the view of a plan only where a curator holds the records
+    curated = all(g["adversary"]["kind"] == "central" for g in rows)
+    budget, own = provenance.get("budget"), ("network", "colluders", *(["central"] if curated else []))
     # the guarantee that the budget was checked against; without a budget that of the plan's own view
     decisive = [g for g in rows if (budget and g["adversary"] == budget["adversary"])]
     chosen = next(iter([*decisive, *(g for g in rows if g["adversary"]["kind"] in own), *rows]))
@@ -378,7 +380,8 @@ def _member_losses(
     likely = order[: -_TRIED - 1 : -1].tolist()
     largest_loss = float(stated["epsilon"])
     worst = next((u for u in likely if math.isclose(float(loss_of(u)["epsilon"]), largest_loss)), None)
-    losses = [_loss(stated, "worst member", "any" if worst is None else names[worst])]
+    alike = len(set(map(float, largest))) == 1 and all(kind == kinds[0] for kind in kinds)
+    losses = [_loss(stated, "worst member", "any" if worst is None or alike else names[worst])]
     if all(kind == kinds[0] for kind in kinds):
         typical = int(order[(plan.n - 1) // 2])
         losses.append(_loss(loss_of(typical), "typical member", names[typical]))
@@ -413,8 +416,8 @@ def _matrix(shares: np.ndarray | None, names: Sequence[str], steps: int) -> dict
         return None
     over = "" if steps == 1 else f", mean of {steps} steps"
     what = (
-        "Row: whose data. Column: who looks. Share of the squared loss (mu²): a quarter is about half of "
-        "epsilon. 0: learns nothing. 1: sees that member's noisy numbers in full"
+        "Row: whose data. Column: who looks. Share of the squared loss (mu²); where nothing is sampled, a "
+        "quarter is about half of epsilon. 0: learns nothing. 1: sees that member's noisy numbers in full"
     )
     values = [[None if u == v else float(x) for v, x in enumerate(row)] for u, row in enumerate(shares)]
     return {"names": list(names), "values": values, "what": f"{what}{over}."}

@@ -16,13 +16,15 @@ from numpy.typing import ArrayLike
 
 from sottovoce.accounting.exact import exact_loss
 from sottovoce.accounting.question import AccountablePlan, Coalition, PrivacyQuestion
+from sottovoce.accounting.wording import OTHERS_ADD_NOISE
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Protocol, Tree
 
+NO_OTHER_OUTPUT = "other outputs of the protocol are not published"
 AVERAGING_ASSUMPTIONS = (
     "observers are honest but curious and share what they see",
     "the schedule is public and is the one that ran",
-    "other outputs of the protocol are not published",
+    NO_OTHER_OUTPUT,
 )
 CONSENSUS_ASSUMPTIONS = (
     "every step ends in exact consensus and all nodes apply the same update",
@@ -128,7 +130,7 @@ def coalition_assumptions(
             *(sentence for sentence in masked if sentence in general),
             "the observers may tap every connection, pool their keys and break the rules",
         )
-    return (*masked, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
+    return (*masked, OTHERS_ADD_NOISE, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
 
 
 def leakage_with_noise(view: GaussianView, stds: np.ndarray) -> np.ndarray:
