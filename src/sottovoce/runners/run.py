@@ -185,6 +185,8 @@ class PlanRun:
             raise InvalidInput("early stopping needs evaluations; give every=..., the steps between two.")
         self._stretch = every or max(1, plan.steps // 50)
         self._started = time.perf_counter()
+        # if one rank shows every step, all save after every step
+        self._shows_steps = any(self.cluster.meet(on_step is not None))
         self._history: list[dict[str, Any]] = []
         self._scores: Mapping[str, Any] = {}
         self._divergence = DivergenceCheck()
@@ -259,7 +261,7 @@ class PlanRun:
     @property
     def unwatched(self) -> bool:
         """Whether nothing happens between two steps, so that all of them may be one stretch."""
-        return not self.evaluating and self._folder is None and self._on_step is None
+        return not self.evaluating and self._folder is None and not self._shows_steps
 
     @property
     def next_stop(self) -> int:
@@ -324,7 +326,7 @@ class PlanRun:
             self.done, self._state = k + 1, state
             stops = self.done % self._stretch == 0 or self.done == self.plan.steps
             # first saved, then shown: a step that is done again after a crash has been released once
-            if stops or (self._on_step is not None and self.random.protective):
+            if stops or (self._shows_steps and self.random.protective):
                 self._save()
             if self._on_step is not None:
                 self._on_step(self.done, self.rows)
@@ -342,7 +344,7 @@ class PlanRun:
             first_step=self.done,
             noise=self.random.noise,
             after_step=after,
-            every=1 if self._on_step is not None else max(1, steps if self.unwatched else self._stretch),
+            every=1 if self._shows_steps else max(1, steps if self.unwatched else self._stretch),
             mix=self._mix,
         )
 
